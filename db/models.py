@@ -1,0 +1,149 @@
+"""The tables. Times are seconds since 1970 on the database's own clock (see db.session.db_now)."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Enum, Float, ForeignKey, Index, Integer, String, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+# SQLite gives an autoincrementing key to INTEGER alone.
+BigId = BigInteger().with_variant(Integer, "sqlite")
+
+
+class Base(DeclarativeBase):
+    type_annotation_map = {float: Float(53), int: BigInteger, dict[str, Any]: JSON}
+
+
+class JobStatus(enum.StrEnum):
+    """The life of a job. The last four are terminal."""
+
+    VALIDATING = "validating"  # accepted; a worker has not yet split it
+    RUNNING = "running"
+    FINALIZING = "finalizing"  # no open shard; the manifest is being written
+    CANCELLING = "cancelling"
+    COMPLETED = "completed"
+    COMPLETED_WITH_ERRORS = "completed_with_errors"
+    FAILED = "failed"  # no row succeeded, or the job itself broke
+    CANCELLED = "cancelled"
+
+    @property
+    def terminal(self) -> bool:
+        return self in TERMINAL
+
+
+TERMINAL = frozenset({JobStatus.COMPLETED, JobStatus.COMPLETED_WITH_ERRORS, JobStatus.FAILED, JobStatus.CANCELLED})
+
+
+class ShardStatus(enum.StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+def _enum(kind: type[enum.Enum]) -> Enum:
+    """Stored as its value, as text with a check: readable in SQL and easy to extend by migration."""
+    return Enum(kind, native_enum=False, length=32, create_constraint=True, values_callable=lambda e: [m.value for m in e])
+
+
+class Job(Base):
+    __tablename__ = "jobs"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    status: Mapped[JobStatus] = mapped_column(_enum(JobStatus), default=JobStatus.VALIDATING)
+    spec: Mapped[dict[str, Any]] = mapped_column(JSON)
+    idempotency_key: Mapped[str | None] = mapped_column(String(255), unique=True)
+    output_uri: Mapped[str] = mapped_column(String(4096))
+    num_rows: Mapped[int] = mapped_column(BigInteger)
+    # What split learnt and every attempt must see alike: the label prior, for example. None until split has run.
+    prepared: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    # Totals over done shards; the progress of running shards is on the shard rows.
+    num_shards: Mapped[int | None] = mapped_column(Integer)
+    shards_done: Mapped[int] = mapped_column(Integer, default=0)
+    rows_succeeded: Mapped[int] = mapped_column(BigInteger, default=0)
+    rows_failed: Mapped[int] = mapped_column(BigInteger, default=0)
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    output_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    error_code: Mapped[str | None] = mapped_column(String(64))
+    error_message: Mapped[str | None] = mapped_column(String(4096))
+    created_at: Mapped[float]
+    started_at: Mapped[float | None]
+    finished_at: Mapped[float | None]
+    # When split or merge work was last sent, and when it was last taken up, for the sweep.
+    dispatched_at: Mapped[float | None]
+    attempts: Mapped[int] = mapped_column(Integer, default=0)
+
+    __table_args__ = (
+        CheckConstraint("num_rows >= 0", name="rows_not_negative"),
+        CheckConstraint("rows_succeeded + rows_failed <= num_rows", name="rows_add_up"),
+        Index("jobs_by_age", "created_at", "id"),
+        Index("jobs_by_status", "status"),
+    )
+
+
+class Shard(Base):
+    """Rows [start_row, stop_row) of one input file; `first_row` is the job-wide index of the first of them."""
+
+    __tablename__ = "shards"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    index: Mapped[int] = mapped_column(Integer)
+    file: Mapped[str] = mapped_column(String(4096))
+    start_row: Mapped[int] = mapped_column(BigInteger)
+    stop_row: Mapped[int] = mapped_column(BigInteger)
+    first_row: Mapped[int] = mapped_column(BigInteger)
+    status: Mapped[ShardStatus] = mapped_column(_enum(ShardStatus), default=ShardStatus.PENDING)
+    # The lease: `fence` grows with every claim, and only its holder may write.
+    fence: Mapped[int] = mapped_column(Integer, default=0)
+    attempts: Mapped[int] = mapped_column(Integer, default=0)
+    owner: Mapped[str | None] = mapped_column(String(255))
+    lease_until: Mapped[float | None]
+    dispatched_at: Mapped[float | None]
+    # Progress while running, final counts once done.
+    rows_succeeded: Mapped[int] = mapped_column(BigInteger, default=0)
+    rows_failed: Mapped[int] = mapped_column(BigInteger, default=0)
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    output_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    part: Mapped[str | None] = mapped_column(String(255))  # file name inside the output folder
+    part_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    part_sha256: Mapped[str | None] = mapped_column(String(64))
+    error_code: Mapped[str | None] = mapped_column(String(64))
+    error_message: Mapped[str | None] = mapped_column(String(4096))
+
+    __table_args__ = (
+        UniqueConstraint("job_id", "index"),
+        CheckConstraint("start_row <= stop_row", name="rows_in_order"),
+        CheckConstraint("rows_succeeded + rows_failed <= stop_row - start_row", name="shard_rows_add_up"),
+        Index("shards_by_status", "status", "lease_until"),
+        Index("shards_of_job", "job_id", "status"),
+    )
+
+
+class Upload(Base):
+    """A Parquet file that a client sent. Its bytes lie in the uploads folder under the id."""
+
+    __tablename__ = "uploads"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    filename: Mapped[str] = mapped_column(String(1024))
+    num_bytes: Mapped[int] = mapped_column(BigInteger)
+    num_rows: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[float]
+
+
+class Worker(Base):
+    """A worker process as it last reported itself. Informative only: leases decide who may work."""
+
+    __tablename__ = "workers"
+
+    name: Mapped[str] = mapped_column(String(255), primary_key=True)
+    model: Mapped[str | None] = mapped_column(String(4096))
+    started_at: Mapped[float]
+    seen_at: Mapped[float]
+    stats: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)

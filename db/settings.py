@@ -1,0 +1,104 @@
+"""Settings: the only reader of the environment.
+
+Every field is read from `NIGHTMILL_<NAME>`; the two addresses also from the names that hosting platforms set.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AliasChoices, Field, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """What an operator may set. Frozen; built once per process and handed on."""
+
+    model_config = SettingsConfigDict(env_prefix="NIGHTMILL_", frozen=True, extra="ignore")
+
+    home: Path = Field(
+        default_factory=lambda: Path.home() / ".nightmill",
+        description="Folder for the database, the embedded broker, uploads and downloaded models.",
+    )
+    database_url: str = Field(
+        default="",
+        validation_alias=AliasChoices("NIGHTMILL_DATABASE_URL", "DATABASE_URL", "database_url"),
+        description="SQLAlchemy URL of the ledger; empty: SQLite in the home folder. PostgreSQL: postgresql+psycopg://…",
+    )
+    redis_url: str = Field(
+        default="",
+        validation_alias=AliasChoices("NIGHTMILL_REDIS_URL", "REDIS_URL", "redis_url"),
+        description="Broker address; empty: `nightmill up` starts an embedded Valkey and sets it for its children.",
+    )
+    data_roots: tuple[Path, ...] = Field(
+        default=(),
+        description="Folders (JSON list) that dataset URIs may name; the home's `data` and `uploads` folders always count.",
+    )
+    host: str = Field(default="127.0.0.1", description="Address the API listens on.")
+    port: int = Field(default=8642, ge=0, le=65535, description="Port the API listens on; 0 picks a free one.")
+    max_upload_bytes: int = Field(default=4 << 30, ge=1, description="Largest Parquet upload, in bytes.")
+    max_prompt_bytes: int = Field(default=8 << 20, ge=1, description="Largest text of one row, in bytes of UTF-8.")
+    max_job_rows: int = Field(default=1_000_000_000, ge=1, description="Most rows of one job.")
+
+    shard_rows: int = Field(default=1000, ge=1, description="Rows of a shard: the unit of lease, retry and part file.")
+    shard_window: int = Field(default=16, ge=1, description="Most shard messages of one job in the queue at once.")
+    lease_seconds: float = Field(default=30.0, gt=0, description="Lease of a running shard; renewed every third of it.")
+    redispatch_seconds: float = Field(default=60.0, gt=0, description="Age at which a sent but unclaimed message is re-sent.")
+    sweep_seconds: float = Field(default=2.0, gt=0, description="Pause between two looks for lost messages and dead leases.")
+    max_attempts: int = Field(default=3, ge=1, description="Times a shard is tried before its job fails.")
+    worker_threads: int = Field(default=4, ge=1, description="Task threads of a worker: shards whose rows share the engine.")
+
+    model: str = Field(default="smollm2-135m", description="Model of jobs that name none.")
+    engine_dtype: Literal["fp32", "bf16"] = Field(default="fp32", description="Number format of weights and cache.")
+    engine_cache_bytes: int = Field(default=1 << 30, ge=1 << 20, description="Memory for the key/value cache, in bytes.")
+    engine_max_sequences: int = Field(default=64, ge=1, description="Sequences computed together.")
+    engine_token_budget: int = Field(default=1024, ge=1, description="Tokens computed per step.")
+    engine_block_size: int = Field(default=16, ge=1, description="Tokens per block of the key/value cache.")
+    engine_prefix_caching: bool = Field(default=True, description="Reuse the cache of shared prompt prefixes.")
+    engine_max_model_len: int | None = Field(default=None, ge=1, description="Context limit; empty: the model's own.")
+    engine_threads: int | None = Field(default=None, ge=1, description="CPU threads of the engine; empty: all cores.")
+    engine_factory: str = Field(
+        default="",
+        description="`module:function` that builds the engine in place of ours: function(model, settings) -> LoadedModel.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level that is logged.")
+    log_json: bool = Field(default=False, description="Log one JSON object per line instead of text.")
+
+    @field_validator("home")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @field_validator("database_url")
+    @classmethod
+    def _psycopg(cls, value: str) -> str:
+        """Accept the short PostgreSQL schemes that hosting platforms hand out."""
+        for scheme in ("postgres://", "postgresql://"):
+            if value.startswith(scheme):
+                return "postgresql+psycopg://" + value[len(scheme) :]
+        return value
+
+    @cached_property
+    def database(self) -> str:
+        return self.database_url or f"sqlite:///{self.home / 'nightmill.db'}"
+
+    @cached_property
+    def roots(self) -> tuple[Path, ...]:
+        """Folders that a dataset URI may lie in, resolved."""
+        return tuple(Path(os.path.realpath(root)) for root in (self.data_folder, self.uploads, *self.data_roots))
+
+    @property
+    def data_folder(self) -> Path:
+        """Where results go when a job names no output."""
+        return self.home / "data"
+
+    @property
+    def uploads(self) -> Path:
+        return self.home / "uploads"
+
+    @property
+    def models(self) -> Path:
+        return self.home / "models"

@@ -1,0 +1,35 @@
+"""EngineConfig: what a user may set. Frozen; every derived size is computed once, where the engine is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Sizes in tokens unless the name says otherwise.
+
+    `cache_bytes` bounds the key/value cache; `num_blocks`, when given, overrules it (tests, benchmarks).
+    """
+
+    dtype: str = "fp32"
+    device: str = "cpu"
+    block_size: int = 16
+    cache_bytes: int = 1 << 30
+    num_blocks: int | None = None
+    max_model_len: int | None = None  # None: what the model was made for
+    max_sequences: int = 64
+    token_budget: int = 1024  # tokens computed per step
+    prefix_caching: bool = True
+    num_threads: int | None = None  # None: torch's own choice
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("fp32", "bf16"):
+            raise InvalidRequest("dtype", self.dtype, "must be fp32 or bf16")
+        for name in ("block_size", "cache_bytes", "max_sequences", "token_budget"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(name, getattr(self, name), "must be at least 1")
+        if self.token_budget < self.max_sequences:
+            raise InvalidRequest("token_budget", self.token_budget, f"is less than max_sequences={self.max_sequences}")

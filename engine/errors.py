@@ -1,0 +1,56 @@
+"""What the engine raises. Every error carries the value that was wrong, so that a caller can name it."""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Any error that the engine raises on purpose."""
+
+    code = "engine_error"
+
+
+class InvalidRequest(EngineError, ValueError):
+    """A request or its sampling parameters cannot be what they say."""
+
+    code = "invalid_request"
+
+    def __init__(self, field: str, value: object, reason: str) -> None:
+        super().__init__(f"{field}={value!r}: {reason}")
+        self.field = field
+        self.value = value
+        self.reason = reason
+
+
+class RequestTooLong(EngineError):
+    """The request could never be finished: it needs more positions or more cache than there will ever be."""
+
+    code = "request_too_long"
+
+    def __init__(self, num_tokens: int, limit: int, limit_name: str) -> None:
+        super().__init__(f"{num_tokens} tokens (prompt and output) exceed {limit_name} of {limit}")
+        self.num_tokens = num_tokens
+        self.limit = limit
+        self.limit_name = limit_name
+
+
+class ModelError(EngineError):
+    """A model's files cannot be used: missing, damaged, or of a kind that is not supported."""
+
+    code = "model_error"
+
+    def __init__(self, path: object, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = str(path)
+        self.reason = reason
+
+
+class UnsupportedModel(ModelError):
+    """The architecture, tensor type or option of a model is known to be unsupported, and is named."""
+
+    code = "unsupported_model"
+
+
+class OutOfCache(EngineError):
+    """The configured memory does not hold even one block of key/value cache per sequence."""
+
+    code = "out_of_cache"

@@ -1,0 +1,129 @@
+"""The frozen values that cross the engine's border: a Request goes in, an Output comes out. No torch here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from engine.errors import InvalidRequest
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"  # end-of-sequence token, stop token, stop string, or a choice was made
+    LENGTH = "length"  # max_tokens reached
+    CANCELLED = "cancelled"  # aborted by the caller
+    ERROR = "error"  # see Output.error
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen. temperature 0 is greedy.
+
+    Penalties follow the field's conventions: `repetition_penalty` divides positive and multiplies negative logits of
+    every token in prompt or output (Keskar et al. 2019); `presence_penalty` and `frequency_penalty` are subtracted for
+    tokens of the output (OpenAI API). Order: penalties, temperature, top_k, top_p, min_p.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    max_tokens: int = 256
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    logprobs: int | None = None  # None: none; 0: the chosen token's; n: the n most probable as well
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("temperature", 0.0, 100.0),
+            ("top_p", 0.0, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("repetition_penalty", 0.0, 100.0),
+            ("presence_penalty", -2.0, 2.0),
+            ("frequency_penalty", -2.0, 2.0),
+        ):
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and low <= value <= high):
+                raise InvalidRequest(name, value, f"must lie between {low:g} and {high:g}")
+        for name in ("top_p", "repetition_penalty"):
+            if getattr(self, name) == 0:
+                raise InvalidRequest(name, 0, "must be greater than 0")
+        for name, least in (("top_k", 0), ("max_tokens", 1), ("min_tokens", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise InvalidRequest(name, value, f"must be an integer of at least {least}")
+        if self.min_tokens > self.max_tokens:
+            raise InvalidRequest("min_tokens", self.min_tokens, f"is more than max_tokens={self.max_tokens}")
+        if self.logprobs is not None and not 0 <= self.logprobs <= 100:
+            raise InvalidRequest("logprobs", self.logprobs, "must lie between 0 and 100")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise InvalidRequest("seed", self.seed, "must lie between 0 and 2^63 - 1")
+        if any(not text for text in self.stop):
+            raise InvalidRequest("stop", self.stop, "a stop string is empty")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt to complete.
+
+    With `choices`, nothing is sampled: the engine computes the exact log-probability of each choice's token sequence
+    as the continuation of the prompt, answers with the most probable one, and `sampling` is not read. Choices are
+    distinct and non-empty. A choice that is a proper prefix of another should end in an end-of-sequence token, or it
+    wins by being shorter.
+    """
+
+    id: Hashable
+    prompt: tuple[int, ...]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    choices: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise InvalidRequest("prompt", self.prompt, "is empty")
+        if len(set(self.choices)) != len(self.choices) or any(not choice for choice in self.choices):
+            raise InvalidRequest("choices", self.choices, "must be distinct and not empty")
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The most tokens that can follow the prompt."""
+        return max(map(len, self.choices)) if self.choices else self.sampling.max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probability (natural logarithm, after penalties and before temperature) of a chosen token, and the top ones."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A finished request. `tokens` holds what was generated, the token that stopped it excluded."""
+
+    id: Hashable
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    num_prompt_tokens: int
+    num_cached_tokens: int  # prompt tokens served from the prefix cache at first admission
+    num_output_tokens: int  # tokens generated, the stopping token included
+    stopped_by: str | int | None = None  # the stop string or token id; text after a stop string is the caller's to cut
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    choice_logprobs: tuple[float, ...] | None = None  # in the order of Request.choices
+    error: str | None = None
+    error_code: str | None = None

@@ -1,0 +1,75 @@
+"""Fixtures that several folders share: databases, brokers and settings.
+
+PostgreSQL and Redis are looked for where the environment says (NIGHTMILL_TEST_POSTGRES, NIGHTMILL_TEST_REDIS) or at
+their usual local addresses. Without a server the test is skipped with the reason; NIGHTMILL_TEST_REQUIRE_SERVERS=1
+turns that into a failure, so that CI cannot lose the tests in silence.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import sqlalchemy
+
+from db.settings import Settings
+
+POSTGRES = os.environ.get("NIGHTMILL_TEST_POSTGRES", "postgresql+psycopg:///test")
+REDIS = os.environ.get("NIGHTMILL_TEST_REDIS", "redis://127.0.0.1:6379/15")
+
+
+def missing(server: str, error: Exception) -> None:
+    """Skip, or fail where the servers are demanded."""
+    reason = f"no {server} to test against: {str(error).strip().splitlines()[0]}"
+    if os.environ.get("NIGHTMILL_TEST_REQUIRE_SERVERS"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """A fresh schema of a real PostgreSQL, dropped afterwards."""
+    schema = f"nightmill_{uuid.uuid4().hex[:12]}"
+    admin = sqlalchemy.create_engine(POSTGRES, isolation_level="AUTOCOMMIT")
+    try:
+        with admin.connect() as connection:
+            connection.execute(sqlalchemy.text(f"CREATE SCHEMA {schema}"))
+    except sqlalchemy.exc.OperationalError as error:
+        missing("PostgreSQL", error)
+    separator = "&" if "?" in POSTGRES else "?"
+    yield f"{POSTGRES}{separator}options=-csearch_path%3D{schema}"
+    with admin.connect() as connection:
+        connection.execute(sqlalchemy.text(f"DROP SCHEMA {schema} CASCADE"))
+    admin.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database, once on each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'test.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture
+def redis_url() -> Iterator[str]:
+    """A real Redis database, emptied before and after."""
+    client = redis.Redis.from_url(REDIS, socket_connect_timeout=2)
+    try:
+        client.flushdb()
+    except redis.exceptions.RedisError as error:
+        missing("Redis", error)
+    yield REDIS
+    client.flushdb()
+    client.close()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings of a private home, with tmp_path as a data root; the environment is not read."""
+    return Settings(home=tmp_path / "home", data_roots=(tmp_path,), database_url=f"sqlite:///{tmp_path / 'test.db'}")
