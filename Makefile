@@ -1,0 +1,46 @@
+# Every target makes .venv and installs into it what it needs; nothing has to be done by hand before.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format test-slow clean
+
+help:  ## List the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+demo: $(VENV)/installed  ## Label a real dataset with a small model on this machine
+	$(BIN)/nightmill demo --min-accuracy 0.78
+
+test: check  ## Lint, types, import rules and the tests
+	$(BIN)/pytest
+
+check: $(VENV)/installed-dev  ## Lint, types and import rules alone
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test-slow: $(VENV)/installed-dev  ## The tests that take minutes
+	$(BIN)/pytest -m slow --timeout 1800
+
+format: $(VENV)/installed-dev  ## Format the code
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:  ## Remove the environment and the demo's output
+	rm -rf $(VENV) demo-output
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Nightmill needs Python 3.11 or newer; say which with: make PYTHON=/path/to/python3.11 …"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/installed
