@@ -1,9 +1,9 @@
-# CPU image of API and worker. The CPU build of torch is taken from PyTorch's own index; build with
-# --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu128 for a CUDA one.
+# One image for API and worker. torch comes from pip's default index (a CUDA build on Linux); for a smaller CPU image
+# name the index that PyTorch's install page gives: docker build --build-arg TORCH_INDEX_URL=… .
 FROM python:3.12-slim-bookworm
 
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN pip install --no-cache-dir --index-url "${TORCH_INDEX}" "torch>=2.11,<2.14"
+ARG TORCH_INDEX_URL=""
+RUN pip install --no-cache-dir ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} "torch>=2.11,<2.14"
 
 WORKDIR /opt/nightmill
 COPY pyproject.toml README.md LICENSE NOTICE ./
