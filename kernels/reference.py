@@ -1,0 +1,107 @@
+"""Every op of the model in plain PyTorch: the definition that faster kernels are compared with.
+
+Arguments are tensors and numbers. T tokens, S slices, H query heads, Hkv key/value heads, D the size of a head.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich 2019), computed in fp32."""
+    wide = x.float()
+    scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * (wide * scale).to(x.dtype)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return (the norm of x + residual, x + residual)."""
+    total = x + residual
+    return rms_norm(total, weight, eps), total
+
+
+def silu_and_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up, for gate_up [T, 2 * N] with the gates first -> [T, N] (Shazeer 2020)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def rope_frequencies(head_dim: int, theta: float) -> Tensor:
+    """The angle per position of each pair of features, [D / 2] fp32: theta^(-2 i / D) (Su et al. 2021)."""
+    return 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
+
+
+def llama3_frequencies(
+    frequencies: Tensor, factor: float, low_freq_factor: float, high_freq_factor: float, original_max_position: int
+) -> Tensor:
+    """Stretch the slow frequencies by `factor` and keep the fast ones, as Llama 3.1 does.
+
+    A feature pair is slow when its wavelength exceeds original_max_position / low_freq_factor, fast when it is below
+    original_max_position / high_freq_factor; between the two it is blended linearly in original_max_position / wavelength.
+    """
+    turns = original_max_position * frequencies / (2 * math.pi)
+    keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
+    return frequencies / factor * (1 - keep) + frequencies * keep
+
+
+def rope_table(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of positions [T] int64, each [T, 1, D] in `dtype`: the two halves of D are the same."""
+    angles = positions.float()[:, None] * frequencies[None, :]
+    angles = torch.cat((angles, angles), dim=-1)[:, None, :]
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate x [T, H, D]: feature i of the first half of D pairs with feature i of the second half."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def write_cache(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
+    """Put key and value [T, Hkv, D] into the caches [blocks, Hkv, block_size, D] at slots [T] int64, in place.
+
+    A slot is block * block_size + offset.
+    """
+    block_size = key_cache.shape[2]
+    blocks, offsets = slots // block_size, slots % block_size
+    key_cache[blocks, :, offsets] = key
+    value_cache[blocks, :, offsets] = value
+
+
+def paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    query_starts: Tensor,
+    context_lengths: Tensor,
+    scale: float,
+) -> Tensor:
+    """Causal attention of query [T, H, D] over paged keys and values -> [T, H, D].
+
+    Slice s owns the query rows [query_starts[s], query_starts[s + 1]): the last ones of the first context_lengths[s]
+    positions, which block_tables[s] locates in the caches [blocks, Hkv, block_size, D]. Query head h reads key/value
+    head h // (H / Hkv). Scores and the weighted sum are computed in fp32.
+    """
+    group, block_size = query.shape[1] // key_cache.shape[1], key_cache.shape[2]
+    out = torch.empty_like(query)
+    starts, contexts = query_starts.tolist(), context_lengths.tolist()
+    for i_slice, context in enumerate(contexts):
+        rows = slice(starts[i_slice], starts[i_slice + 1])
+        blocks = block_tables[i_slice, : -(-context // block_size)].long()
+        # [blocks, Hkv, block_size, D] -> [H, context, D]
+        key, value = (
+            cache[blocks].transpose(0, 1).flatten(1, 2)[:, :context].repeat_interleave(group, dim=0).float()
+            for cache in (key_cache, value_cache)
+        )
+        scores = query[rows].transpose(0, 1).float() @ key.transpose(1, 2) * scale  # [H, rows, context]
+        position = torch.arange(context, device=query.device)
+        own = position[context - (rows.stop - rows.start) :, None]
+        scores = scores.masked_fill(position[None, :] > own, -torch.inf)
+        out[rows] = (scores.softmax(dim=-1) @ value).transpose(0, 1).to(query.dtype)
+    return out
