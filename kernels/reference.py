@@ -42,7 +42,8 @@ def llama3_frequencies(
     """Stretch the slow frequencies by `factor` and keep the fast ones, as Llama 3.1 does.
 
     A feature pair is slow when its wavelength exceeds original_max_position / low_freq_factor, fast when it is below
-    original_max_position / high_freq_factor; between the two it is blended linearly in original_max_position / wavelength.
+    original_max_position / high_freq_factor; between the two it is blended linearly in original_max_position /
+    wavelength.
     """
     turns = original_max_position * frequencies / (2 * math.pi)
     keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)

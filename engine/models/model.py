@@ -1,0 +1,28 @@
+"""What the engine needs from a model, whatever its family."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from engine.models.config import ModelConfig
+
+if TYPE_CHECKING:  # the cache reads ModelConfig, so importing it here for real would go round in a circle
+    from engine.cache import KVCache
+    from engine.inputs import Inputs
+
+
+class Model(Protocol):
+    """A decoder. Stateless: all that it remembers is in the cache that it is given."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def forward(self, inputs: Inputs, cache: KVCache) -> Tensor:
+        """Compute the step's tokens, write their keys and values into the cache -> hidden [T, hidden], normed."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Rows of hidden [R, hidden] -> [R, vocab] fp32."""
+        ...
