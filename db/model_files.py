@@ -1,6 +1,6 @@
 """Where a model's files lie on this machine, and how they get there.
 
-A model is named by one of: a name of CATALOG, a local folder (Hugging Face layout), a .gguf file, or a hub id (`org/name`).
+A model is named by a name of CATALOG, a local folder (Hugging Face layout), a .gguf file, or a hub id (`org/name`).
 `find` never reaches the network; `pull` does. Paths are accepted only inside the models folder and the dataset roots,
 or where the operator's own NIGHTMILL_MODEL points, so that a job cannot make a worker read elsewhere.
 """

