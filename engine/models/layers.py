@@ -76,7 +76,7 @@ class Weights:
 
 
 def _layer_views(layer: LayerWeights, config: ModelConfig) -> dict[str, Tensor]:
-    parts = (config.query_size, config.kv_size, config.kv_size)
+    parts = [config.query_size, config.kv_size, config.kv_size]
     query, key, value = torch.split(layer.qkv, parts)
     gate, up = layer.gate_up.chunk(2)
     views = {

@@ -74,9 +74,9 @@ class Llama:
     ) -> Tensor:
         """Attention of x [T, hidden] -> [T, hidden]; writes this step's keys and values into the layer's cache."""
         config = self.config
-        heads = (config.num_heads, config.num_kv_heads)
+        heads = [config.num_heads, config.num_kv_heads]
         qkv = F.linear(x, layer.qkv, layer.qkv_bias).view(x.shape[0], -1, config.head_dim)
-        query_key, value = torch.split(qkv, (sum(heads), config.num_kv_heads), dim=1)
+        query_key, value = torch.split(qkv, [sum(heads), config.num_kv_heads], dim=1)
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = torch.split(query_key, heads, dim=1)
             query = rms_norm(query, layer.query_norm, config.rms_eps)
