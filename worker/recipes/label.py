@@ -1,0 +1,117 @@
+"""label: one text -> one label of a closed list, with the label's probability among the list.
+
+The model never writes freely: the engine computes the exact log-probability of every label as the answer, so nothing
+outside the list can come out. A small model likes some labels whatever the text says; that prior is measured once per
+job and divided out:
+
+- contextual calibration (Zhao et al. 2021, "Calibrate Before Use"): the mean over content-free texts;
+- batch calibration (Zhou et al. 2023, "Batch Calibration"): the mean over a sample of the job's own rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from db.errors import InvalidJob
+from db.specs import Label
+from worker.recipes.recipe import Message, Row, Score, text_of
+
+if TYPE_CHECKING:
+    from engine.tokenizer import Tokenizer
+
+# The words of the prompt, in one place. Examples follow the system text as turns of their own.
+SYSTEM = "Classify the text. The labels are: {labels}.{descriptions} Answer with one label only."
+DESCRIPTION = " {label}: {description}"
+CONTENT_FREE = ("N/A", "", "[MASK]")
+
+BATCH_ROWS = 128
+# The mean over a few rows is mostly those rows' own answers: dividing by it would wash the labels out.
+LEAST_BATCH_ROWS = 16
+LEAST_PRIOR = 1e-6
+
+
+class LabelRecipe:
+    fields = (pa.field("label", pa.string()), pa.field("confidence", pa.float64()))
+    default_max_tokens = 1  # not read: with choices the engine's limit is the longest choice
+
+    def __init__(self, spec: Label, tokenizer: Tokenizer, prepared: Mapping[str, object]) -> None:
+        self._spec = spec
+        self._head = self._few_shot(spec)
+        self.choices = label_tokens(spec.labels, tokenizer)
+        prior = prepared.get("label_prior")
+        self._log_prior = [math.log(max(p, LEAST_PRIOR)) for p in prior] if isinstance(prior, list) else None
+        self.sample_rows = BATCH_ROWS if spec.calibration == "batch" else 0
+
+    @staticmethod
+    def _few_shot(spec: Label) -> tuple[Message, ...]:
+        descriptions = "".join(DESCRIPTION.format(label=k, description=v) for k, v in spec.descriptions.items())
+        system = SYSTEM.format(labels=", ".join(spec.labels), descriptions=descriptions)
+        turns: list[Message] = [{"role": "system", "content": spec.instruction or system}]
+        for example in spec.examples:
+            turns += [{"role": "user", "content": example.text}, {"role": "assistant", "content": example.label}]
+        return tuple(turns)
+
+    def text(self, row: Row) -> str:
+        return text_of(row, self._spec.column)
+
+    def messages(self, row: Row, text: str) -> list[Message]:
+        return [*self._head, {"role": "user", "content": text}]
+
+    def read(self, text: str, choice_logprobs: tuple[float, ...] | None) -> dict[str, object]:
+        assert choice_logprobs is not None, "a request with choices is answered with their log-probabilities"
+        prior = self._log_prior or [0.0] * len(choice_logprobs)
+        probabilities = softmax([score - bias for score, bias in zip(choice_logprobs, prior, strict=True)])
+        best = max(range(len(probabilities)), key=probabilities.__getitem__)
+        label = self._spec.labels[best]
+        return {"output": label, "label": label, "confidence": probabilities[best]}
+
+    def prepare(self, sample: Sequence[str], score: Score) -> dict[str, object]:
+        """The prior over the labels: {"label_prior": probabilities, "label_prior_of": number of texts}, or {}."""
+        if self._spec.calibration == "none":
+            return {}
+        enough = self._spec.calibration == "batch" and len(sample) >= LEAST_BATCH_ROWS
+        answers = [softmax(scores) for scores in score(sample if enough else CONTENT_FREE)]
+        prior = [sum(column) / len(answers) for column in zip(*answers, strict=True)]
+        return {"label_prior": prior, "label_prior_of": len(answers)}
+
+
+def label_tokens(labels: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Each label as the tokens of an answer. Raises InvalidJob for labels the tokenizer cannot tell apart.
+
+    A label that begins another one ("neutral", "neutral-ish") ends with the end-of-sequence token, or it would win by
+    being shorter; the others need none, which saves a position.
+    """
+    tokens = [tuple(tokenizer.encode(label)) for label in labels]
+    by_tokens: dict[tuple[int, ...], str] = {}
+    for label, ids in zip(labels, tokens, strict=True):
+        if not ids:
+            raise InvalidJob("recipe.labels", f"the label {label!r} has no tokens")
+        if ids in by_tokens:
+            raise InvalidJob("recipe.labels", f"{label!r} and {by_tokens[ids]!r} are the same to the tokenizer")
+        by_tokens[ids] = label
+    starts = {ids[:n] for ids in tokens for n in range(1, len(ids))}
+    if starts.isdisjoint(tokens):
+        return tuple(tokens)
+    end = end_of_answer(tokenizer)
+    return tuple((*ids, end) if ids in starts else ids for ids in tokens)
+
+
+def end_of_answer(tokenizer: Tokenizer) -> int:
+    """The end-of-sequence token that closes an answer of this model: what its chat template puts behind one."""
+    if tokenizer.has_chat_template:
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+        ends = [token for token in tokenizer.encode_chat(turns) if token in tokenizer.eos_token_ids]
+        if ends:
+            return ends[-1]
+    return min(tokenizer.eos_token_ids)
+
+
+def softmax(scores: Sequence[float]) -> list[float]:
+    most = max(scores)
+    weights = [math.exp(score - most) for score in scores]
+    total = sum(weights)
+    return [weight / total for weight in weights]

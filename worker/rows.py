@@ -1,0 +1,163 @@
+"""Rows: an input row becomes a Request, an Output becomes the values of an output row."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import jinja2
+
+from db.specs import JobSpec, SamplingSpec
+from engine.errors import EngineError
+from engine.request import FinishReason, Output, Request, SamplingParams
+from worker.recipes import Message, Recipe, Row, RowRefused
+
+if TYPE_CHECKING:
+    from engine.tokenizer import Tokenizer
+
+OnLong: TypeAlias = Literal["error", "truncate_head", "truncate_tail", "truncate_middle"]
+BROKEN = "\N{REPLACEMENT CHARACTER}"  # what decoding shows of a character that was cut in two
+ROW_CODES = {"request_too_long": "too_long"}  # engine error code -> row error code; any other is engine_error
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    tokens: tuple[int, ...]
+    truncated_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What an output row says beside the kept columns. `values` has `output` and the recipe's own fields."""
+
+    values: dict[str, object]
+    finish_reason: str
+    error: tuple[str, str] | None = None  # code and message
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    truncated_tokens: int = 0
+    logprobs: str | None = None
+
+
+def refused(error: RowRefused) -> Result:
+    """The output row of an input row that never reached the engine."""
+    return Result({}, FinishReason.ERROR.value, (error.code, error.message))
+
+
+class RowMaker:
+    """Makes the requests and results of one job with one model. Sizes in tokens."""
+
+    def __init__(
+        self, spec: JobSpec, recipe: Recipe, tokenizer: Tokenizer, *, max_model_len: int, max_prompt_bytes: int
+    ) -> None:
+        self._recipe = recipe
+        self._tokenizer = tokenizer
+        self._sampling = sampling_params(spec.sampling, recipe.default_max_tokens)
+        self._seed = spec.sampling.seed
+        self._on_long: OnLong = spec.on_long
+        self._max_prompt_bytes = max_prompt_bytes
+        answer = max(map(len, recipe.choices)) if recipe.choices else self._sampling.max_tokens
+        self.max_prompt_tokens = max_model_len - answer
+
+    def text(self, row: Row) -> str:
+        """The row's own text, checked. Raises RowRefused."""
+        text = self._recipe.text(row)
+        size = len(text.encode())
+        if size > self._max_prompt_bytes:
+            raise RowRefused("text_too_large", f"the text has {size} bytes; the limit is {self._max_prompt_bytes}")
+        return text
+
+    def request(self, index: int, row: Row) -> tuple[Request, int]:
+        """The request of the job's row `index`, and how many tokens `on_long` cut. Raises RowRefused."""
+        prompt = self.prompt(row, self.text(row))
+        return self.ask(index, prompt.tokens), prompt.truncated_tokens
+
+    def ask(self, index: int, tokens: tuple[int, ...]) -> Request:
+        sampling = self._sampling
+        if self._seed is not None and not sampling.greedy:
+            # One seed for all rows would give them all the same stream of random numbers.
+            digest = hashlib.blake2b(f"{self._seed}:{index}".encode(), digest_size=8).digest()
+            sampling = replace(sampling, seed=int.from_bytes(digest) >> 1)
+        return Request(index, tokens, sampling, self._recipe.choices)
+
+    def prompt(self, row: Row, text: str) -> Prompt:
+        """The prompt's tokens, cut as the job's `on_long` says. Raises RowRefused: too_long, invalid_messages."""
+        tokens = self._render(row, text)
+        if len(tokens) <= self.max_prompt_tokens:
+            return Prompt(tokens)
+        if self._on_long == "error":
+            raise self._too_long(len(tokens))
+        ids = self._tokenizer.encode(text)
+        # Tokens at the seams may merge differently once the text is cut, so what fits is found by trying.
+        keep = len(ids) - (len(tokens) - self.max_prompt_tokens)
+        while keep > 0:
+            shorter = self._render(row, self._cut(ids, keep))
+            if len(shorter) <= self.max_prompt_tokens:
+                return Prompt(shorter, len(ids) - keep)
+            keep -= len(shorter) - self.max_prompt_tokens
+        raise self._too_long(len(tokens))
+
+    def _too_long(self, num_tokens: int) -> RowRefused:
+        return RowRefused("too_long", f"the prompt has {num_tokens} tokens; there is room for {self.max_prompt_tokens}")
+
+    def _cut(self, ids: Sequence[int], keep: int) -> str:
+        decode = self._tokenizer.decode
+        if self._on_long == "truncate_head":
+            return decode(ids[len(ids) - keep :]).lstrip(BROKEN)
+        if self._on_long == "truncate_tail":
+            return decode(ids[:keep]).rstrip(BROKEN)
+        front = (keep + 1) // 2
+        back = ids[len(ids) - (keep - front) :]
+        return decode(ids[:front]).rstrip(BROKEN) + decode(back).lstrip(BROKEN)
+
+    def _render(self, row: Row, text: str) -> tuple[int, ...]:
+        try:
+            return prompt_tokens(self._tokenizer, self._recipe.messages(row, text))
+        except (jinja2.TemplateError, EngineError) as error:
+            raise RowRefused("invalid_messages", f"the model's chat template refuses them: {error}") from error
+
+    def result(self, output: Output, truncated_tokens: int = 0) -> Result:
+        counts = (output.num_prompt_tokens, output.num_cached_tokens, output.num_output_tokens, truncated_tokens)
+        if output.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
+            code = ROW_CODES.get(output.error_code or "", "engine_error")
+            error = (code, output.error or f"the request ended as {output.finish_reason}")
+            return Result({}, FinishReason.ERROR.value, error, *counts)
+        text = self._tokenizer.decode(output.tokens)
+        if isinstance(output.stopped_by, str):
+            text = text.partition(output.stopped_by)[0]
+        values = self._recipe.read(text, output.choice_logprobs)
+        return Result(values, output.finish_reason.value, None, *counts, self._logprobs(output))
+
+    def _logprobs(self, output: Output) -> str | None:
+        """JSON: one object per generated token with its text, id and log-probability, and the most probable ones."""
+        if output.logprobs is None:
+            return None
+
+        def entry(token: int, logprob: float) -> dict[str, object]:
+            return {"token": self._tokenizer.decode([token]), "id": token, "logprob": logprob}
+
+        entries = [
+            {**entry(item.token, item.logprob), "top": [entry(token, logprob) for token, logprob in item.top]}
+            for item in output.logprobs
+        ]
+        return json.dumps(entries, ensure_ascii=False)
+
+
+def sampling_params(spec: SamplingSpec, default_max_tokens: int) -> SamplingParams:
+    values = spec.model_dump()
+    if spec.max_tokens is None:
+        values["max_tokens"] = max(default_max_tokens, spec.min_tokens)
+    return SamplingParams(**values)
+
+
+def prompt_tokens(tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[int, ...]:
+    """The tokens of a conversation up to where the answer begins; a model without a chat template gets plain text."""
+    if tokenizer.has_chat_template:
+        return tuple(tokenizer.encode_chat(messages))
+    tokens = tokenizer.encode("\n\n".join(message["content"] for message in messages) + "\n\n")
+    start = tokenizer.bos_token_id
+    return tuple(tokens) if start is None else (start, *tokens)
