@@ -1,0 +1,234 @@
+"""Runner: the process's one engine thread, shared by the task threads.
+
+The engine thread takes the next request, round-robin over the tasks, only when the engine has room. So the next
+shard's rows fill this shard's tail, and memory stays bounded whatever the size of the job. One model is loaded at a
+time; who asks for another one waits until the tasks before it are done, in order of arrival, so that neither starves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from itertools import count
+from typing import TYPE_CHECKING
+
+import structlog
+
+from engine.errors import EngineError
+from engine.request import FinishReason, Output, Request
+from worker.sources import POLL_SECONDS, EngineFailed, Source, Stop, Stopped
+from worker.turns import Ticket, Turns
+
+if TYPE_CHECKING:
+    from engine import Engine, EngineStats, LoadedModel
+    from engine.tokenizer import Tokenizer
+
+log = structlog.get_logger()
+
+
+class OpenModel:
+    """A loaded model, for as long as the task holds it open."""
+
+    def __init__(self, runner: Runner, name: str, loaded: LoadedModel) -> None:
+        self._runner = runner
+        self._loaded = loaded
+        self.name = name
+        self.fingerprint: str = loaded.fingerprint
+        self.tokenizer: Tokenizer = loaded.tokenizer
+        self.max_model_len: int = loaded.engine.max_model_len
+
+    def run(self, requests: Iterator[Request | None], stop: Stop) -> Iterator[Output]:
+        """The outputs of the requests, in the order they finish. Request ids must be distinct.
+
+        `requests` is pulled from the calling thread, a few ahead of the engine. A None from it means "none at the
+        moment": it is asked again after the next output, so there must be one to come. Closing the iterator aborts
+        what is unfinished. Raises Stopped, EngineFailed, and what `requests` raises.
+        """
+        with self._runner._source(self.name, self._loaded) as source:
+            yield from source.run(requests, stop)
+
+
+class Runner:
+    def __init__(self, load: Callable[[str], LoadedModel]) -> None:
+        """`load` gives the model of a name; it is called in the engine thread, and what it raises reaches `use`."""
+        self._load = load
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)  # the engine thread has something to do
+        self._answered = threading.Condition(self._lock)  # a ticket was
+        self._turns = Turns()
+        self._sources: deque[Source] = deque()
+        self._orphans: list[tuple[int, Hashable]] = []  # requests in the engine whose task is gone
+        self._loaded: tuple[str, LoadedModel] | None = None
+        self._stats: EngineStats | None = None
+        self._numbers = count()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def model(self) -> str | None:
+        """The name of the loaded model."""
+        loaded = self._loaded
+        return loaded[0] if loaded else None
+
+    @property
+    def stats(self) -> EngineStats | None:
+        """The engine's counters after its latest step."""
+        return self._stats
+
+    @contextlib.contextmanager
+    def use(self, model: str, stop: Stop) -> Iterator[OpenModel]:
+        """Hold a model open. Waits for its turn; raises Stopped when `stop` is set first, or what loading raised."""
+        ticket = Ticket(model)
+        try:
+            yield OpenModel(self, model, self._admitted(ticket, stop))
+        finally:
+            with self._lock:
+                self._turns.leave(ticket)
+                self._wake.notify()
+
+    def close(self) -> None:
+        """Stop the engine thread after its current step. Tasks still in it get EngineFailed."""
+        with self._lock:
+            self._closed = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    # -- task threads ------------------------------------------------------------------------------------------------
+
+    def _admitted(self, ticket: Ticket, stop: Stop) -> LoadedModel:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+                self._thread.start()
+            self._turns.join(ticket)
+            self._wake.notify()
+            while not ticket.answered:
+                if stop() or self._closed:
+                    raise Stopped
+                self._answered.wait(POLL_SECONDS)
+        if ticket.granted is None:
+            assert ticket.refused is not None
+            raise ticket.refused
+        return ticket.granted
+
+    @contextlib.contextmanager
+    def _source(self, model: str, loaded: LoadedModel) -> Iterator[Source]:
+        source = Source(next(self._numbers), self._lock, self._wake, threading.Condition(self._lock))
+        with self._lock:
+            if self._loaded is None or self._loaded[1] is not loaded:
+                raise EngineFailed(model, RuntimeError("the model was dropped after an earlier failure"))
+            self._sources.append(source)
+        try:
+            yield source
+        finally:
+            with self._lock:
+                if source in self._sources:
+                    self._sources.remove(source)
+                    self._orphans += [(source.number, request_id) for request_id in source.in_engine]
+                    self._wake.notify()
+
+    # -- engine thread -----------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        while self._await_work():
+            self._change_model()
+            if self._loaded is None:
+                continue
+            try:
+                self._turn(self._loaded[1].engine)
+            except Exception as error:
+                log.exception("engine failed", model=self.model)
+                self._drop(EngineFailed(self.model or "", error))
+        self._drop(EngineFailed(self.model or "", RuntimeError("the worker is closing")))
+
+    def _await_work(self) -> bool:
+        with self._lock:
+            self._wake.wait_for(self._has_work)
+            return not self._closed
+
+    def _has_work(self) -> bool:
+        if self._closed or self._turns.wanted(self.model) is not None:
+            return True
+        if self._loaded is None:
+            return False
+        busy = bool(self._orphans) or not self._loaded[1].engine.idle
+        return busy or any(source.offers for source in self._sources)
+
+    def _change_model(self) -> None:
+        """Let in who waits for the loaded model; load another one when its turn has come."""
+        with self._lock:
+            wanted = self._turns.wanted(self.model)
+        if wanted is None:
+            return
+        if wanted != self.model:
+            self._drop(EngineFailed(self.model or "", RuntimeError("the model was unloaded")))
+            try:
+                loaded = self._load(wanted)
+            except Exception as error:
+                with self._lock:
+                    self._turns.refuse(wanted, error)
+                    self._answered.notify_all()
+                return
+            log.info("model loaded", model=wanted, fingerprint=loaded.fingerprint)
+            self._loaded = (wanted, loaded)
+        with self._lock:
+            assert self._loaded is not None
+            self._turns.grant(*self._loaded)
+            self._answered.notify_all()
+
+    def _turn(self, engine: Engine) -> None:
+        """One engine step; before it, what was given up is taken out and what fits is put in."""
+        with self._lock:
+            orphans, self._orphans = self._orphans, []
+        for orphan in orphans:
+            engine.abort(orphan)
+        while engine.has_room and (request := self._next_request()) is not None:
+            try:
+                engine.add(request)
+            except EngineError as error:
+                self._deliver([_refusal(request, error)])
+        if not engine.idle:
+            self._deliver(engine.step())
+        self._stats = engine.stats()
+
+    def _next_request(self) -> Request | None:
+        with self._lock:
+            for _ in range(len(self._sources)):
+                source = self._sources[0]
+                self._sources.rotate(-1)
+                if source.offers:
+                    return source.take()
+        return None
+
+    def _deliver(self, outputs: list[Output]) -> None:
+        with self._lock:
+            sources = {source.number: source for source in self._sources}
+            for output in outputs:
+                assert isinstance(output.id, tuple)  # made by Source.take
+                number, request_id = output.id
+                if number in sources:  # else the task of an aborted request is gone
+                    sources[number].deliver(output, request_id)
+
+    def _drop(self, failure: EngineFailed) -> None:
+        """Let the engine go, and tell every task that still has requests in it."""
+        with self._lock:
+            loaded, self._loaded = self._loaded, None
+            for source in self._sources:
+                source.failure = failure
+                source.changed.notify()
+            self._sources.clear()
+            self._orphans.clear()
+        if loaded is not None:
+            try:
+                loaded[1].engine.close()
+            except Exception:
+                log.exception("engine did not close", model=loaded[0])
+
+
+def _refusal(request: Request, error: EngineError) -> Output:
+    """The output of a request that the engine would not take."""
+    size = len(request.prompt)
+    return Output(request.id, (), FinishReason.ERROR, size, 0, 0, error=str(error), error_code=error.code)

@@ -1,0 +1,123 @@
+"""Source: one task's requests on their way to the engine and its outputs on their way back.
+
+The lock is the Runner's; every field is read and written under it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import TypeAlias
+
+from engine.request import Output, Request
+
+MAX_READY = 32  # requests made ahead of the engine, so that it need not wait for a tokenizer
+MAX_UNDELIVERED = 256  # outputs a slow task may leave lying; more, and its requests wait
+POLL_SECONDS = 0.2  # how often a waiting task looks at its stop
+
+Stop: TypeAlias = Callable[[], bool]
+
+
+class Stopped(Exception):
+    """The task's own stop was set; what it had in the engine is dropped."""
+
+
+class EngineFailed(Exception):
+    """The engine broke with this task's requests in it. Their rows are not done; the next use builds a new engine."""
+
+    code = "engine_failed"
+
+    def __init__(self, model: str, cause: BaseException) -> None:
+        super().__init__(f"the engine of model {model!r} failed: {type(cause).__name__}: {cause}")
+        self.model = model
+        self.cause = cause
+
+
+class Supply(Enum):
+    """What there is left to ask the task's requests for."""
+
+    MORE = auto()
+    LATER = auto()  # none until an output was taken
+    NONE = auto()
+
+
+@dataclass(eq=False, slots=True)
+class Source:
+    number: int
+    lock: threading.Lock
+    wake: threading.Condition  # of the engine thread
+    changed: threading.Condition  # outputs came, requests went, or the engine failed
+    ready: deque[Request] = field(default_factory=deque)
+    in_engine: set[Hashable] = field(default_factory=set)
+    outputs: deque[Output] = field(default_factory=deque)
+    failure: EngineFailed | None = None
+
+    # -- the task's side ---------------------------------------------------------------------------------------------
+
+    def run(self, requests: Iterator[Request | None], stop: Stop) -> Iterator[Output]:
+        """See OpenModel.run."""
+        supply = Supply.MORE
+        while True:
+            if supply is Supply.MORE:
+                supply = self._feed(requests, stop)
+            output = self._next_output(stop, supply)
+            if output is not None:
+                yield output
+                supply = Supply.NONE if supply is Supply.NONE else Supply.MORE
+            elif supply is Supply.NONE:
+                return
+
+    def _feed(self, requests: Iterator[Request | None], stop: Stop) -> Supply:
+        while len(self.ready) < MAX_READY:
+            if stop():
+                raise Stopped
+            try:
+                request = next(requests)
+            except StopIteration:
+                return Supply.NONE
+            if request is None:
+                return Supply.LATER
+            with self.lock:
+                self.ready.append(request)
+                self.wake.notify()
+        return Supply.MORE
+
+    def _next_output(self, stop: Stop, supply: Supply) -> Output | None:
+        """The next output; None when all were taken, or when it is time to make more requests."""
+        with self.lock:
+            while not self.outputs:
+                if self.failure is not None:
+                    raise self.failure
+                if stop():
+                    raise Stopped
+                if supply is Supply.MORE and len(self.ready) <= MAX_READY // 2:
+                    return None
+                if not self.ready and not self.in_engine:
+                    assert supply is not Supply.LATER, "the requests paused with no output to come"
+                    return None
+                self.changed.wait(POLL_SECONDS)
+            output = self.outputs.popleft()
+            self.wake.notify()
+            return output
+
+    # -- the engine thread's side, under the lock --------------------------------------------------------------------
+
+    @property
+    def offers(self) -> bool:
+        return bool(self.ready) and len(self.outputs) < MAX_UNDELIVERED
+
+    def take(self) -> Request:
+        """The next request, under an id that is unique among all sources."""
+        request = self.ready.popleft()
+        self.in_engine.add(request.id)
+        if len(self.ready) == MAX_READY // 2:
+            self.changed.notify()
+        return replace(request, id=(self.number, request.id))
+
+    def deliver(self, output: Output, request_id: Hashable) -> None:
+        self.in_engine.discard(request_id)
+        self.outputs.append(replace(output, id=request_id))
+        self.changed.notify()
