@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from engine.request import TokenLogprobs
 from engine.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """Compute the tokens [start, stop) of a sequence. Prefill chunk, decode and draft verification are all this."""
 
     sequence: Sequence
@@ -19,6 +20,11 @@ class Slice:
     @property
     def num_tokens(self) -> int:
         return self.stop - self.start
+
+    @property
+    def num_logits(self) -> int:
+        """How many of the slice's last tokens need logits: the last of prompt and output, and the draft."""
+        return max(self.stop - max(self.start, len(self.sequence.tokens) - 1), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +41,20 @@ class Batch:
 
     @property
     def num_tokens(self) -> int:
-        return sum(piece.num_tokens for piece in self.slices)
+        return sum(stop - start for _, start, stop in self.slices)
+
+
+class Sampled(NamedTuple):
+    """What a step found out for one slice.
+
+    `tokens` follow the sequence's output: the part of the draft that the model agrees with, then one token of its own.
+    They are empty for a slice without logits, for a sequence with choices (its scores are recorded where they belong)
+    and where `valid` is false: the model's logits were not numbers.
+    """
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] | None = None  # of tokens, where the request asks
+    valid: bool = True
+
+
+NOTHING = Sampled([])

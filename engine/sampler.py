@@ -1,0 +1,191 @@
+"""Sampler: logits -> accepted tokens. Drafts are verified here, choices scored.
+
+A draft token is accepted when it is the very token that would have been chosen there without a draft, so speculation
+changes no output, greedy or sampled: the choice at a position depends on the logits, the request's parameters and the
+uniform number of (seed, position) alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.batch import NOTHING, Batch, Sampled
+from engine.draw import draw
+from engine.philox import uniform
+from engine.request import TokenLogprobs
+from engine.sequence import Sequence
+
+
+class Row(NamedTuple):
+    """A row of logits that asks for more than the most probable token."""
+
+    index: int  # in the logits
+    sequence: Sequence
+    offset: int  # draft tokens that stand between the output and this row's choice
+
+
+class Sampler:
+    """Stateless: random numbers come from a counter (philox.py), penalties from the sequences."""
+
+    @torch.inference_mode()
+    def sample(self, logits: Tensor, batch: Batch) -> list[Sampled]:
+        """What the logits [R, vocab] of a batch say, one Sampled per slice. Overwrites the logits.
+
+        Scores of choices go into their sequences' Scoring. Greedy rows are an argmax, without a softmax.
+        """
+        rows = _special_rows(batch)
+        generating = [row for row in rows if row.sequence.scoring is None]
+        _penalise(logits, [row for row in generating if row.sequence.history is not None])
+        _forbid_stops(logits, generating)
+        best, greedy = logits.max(dim=-1) if len(logits) else (logits.new_empty(0), logits.new_empty(0))
+        valid: list[bool] = best.isfinite().tolist()
+        drawn = [row for row in generating if valid[row.index] and not row.sequence.request.sampling.greedy]
+        tokens: list[int] = greedy.tolist()
+        for row, token in zip(drawn, _draw(logits, drawn), strict=True):
+            tokens[row.index] = token
+        asking = [row for row in generating if valid[row.index] and row.sequence.logprobs is not None]
+        logprobs = _logprobs(logits, asking, tokens)
+        _score(logits, [row for row in rows if row.sequence.scoring is not None and valid[row.index]])
+        return _verify(batch, tokens, valid, logprobs)
+
+
+def _special_rows(batch: Batch) -> list[Row]:
+    rows = []
+    index = 0
+    for piece in batch.slices:
+        num_logits = piece.num_logits
+        sequence = piece.sequence
+        if num_logits and not sequence.plain:
+            # Paths of choices are walked in parts, so a slice may begin inside the path.
+            skipped = max(piece.start - len(sequence.tokens) + 1, 0)
+            rows += [Row(index + i, sequence, skipped + i) for i in range(num_logits)]
+        index += num_logits
+    return rows
+
+
+def _verify(batch: Batch, tokens: list[int], valid: list[bool], logprobs: dict[int, TokenLogprobs]) -> list[Sampled]:
+    """Accept each slice's draft as far as the chosen tokens agree, and the first token that differs or follows."""
+    results = []
+    index = 0
+    for piece in batch.slices:
+        num_logits = piece.num_logits
+        if num_logits == 0:
+            results.append(NOTHING)
+            continue
+        sequence, stop = piece.sequence, index + num_logits
+        if not all(valid[index:stop]):
+            results.append(Sampled([], valid=False))
+        elif sequence.scoring is not None:
+            results.append(NOTHING)
+        else:
+            last = index
+            for proposed in sequence.draft[: num_logits - 1]:
+                if tokens[last] != proposed:
+                    break
+                last += 1
+            asked = [logprobs[i] for i in range(index, last + 1)] if sequence.logprobs is not None else None
+            results.append(Sampled(tokens[index : last + 1], asked))
+        index = stop
+    return results
+
+
+def _penalise(logits: Tensor, rows: list[Row]) -> None:
+    """Apply repetition, presence and frequency penalties in place. A draft counts as output up to the row."""
+    if not rows:
+        return
+    ids, counts, lengths = [], [], []
+    for row in rows:
+        history = row.sequence.history
+        assert history is not None, "only rows with penalties come here"
+        draft = row.sequence.draft[: row.offset]
+        added = []
+        for token in draft:
+            added.append((token, token not in history))
+            history.add(token)
+        ids.append(history.ids.tobytes())
+        counts.append(history.counts.tobytes())
+        lengths.append(len(history.ids))
+        for token, new in reversed(added):
+            history.undo(token, new=new)
+    device = logits.device
+
+    def spread(values: list[float]) -> Tensor:
+        return torch.tensor(np.repeat(np.array(values, np.float32), lengths), device=device)
+
+    column = torch.tensor(np.frombuffer(b"".join(ids), np.int64).copy(), device=device)
+    count = torch.tensor(np.frombuffer(b"".join(counts), np.int64).copy(), device=device)
+    line = torch.tensor(np.repeat([row.index for row in rows], lengths), device=device)
+    sampling = [row.sequence.request.sampling for row in rows]
+    repetition = spread([each.repetition_penalty for each in sampling])
+    value = logits[line, column]
+    value = torch.where(value > 0, value / repetition, value * repetition)
+    value -= spread([each.presence_penalty for each in sampling]) * (count > 0)
+    value -= spread([each.frequency_penalty for each in sampling]) * count
+    logits[line, column] = value
+
+
+def _forbid_stops(logits: Tensor, rows: list[Row]) -> None:
+    """Rule out, in place, every token that would end the output before min_tokens."""
+    lines: list[int] = []
+    columns: list[int] = []
+    for index, sequence, offset in rows:
+        if sequence.num_output + offset < sequence.request.sampling.min_tokens:
+            columns += sequence.stop_ids
+            lines += [index] * len(sequence.stop_ids)
+    if lines:
+        logits[lines, columns] = -torch.inf
+
+
+def _draw(logits: Tensor, rows: list[Row]) -> list[int]:
+    """Draw the tokens of rows with a temperature."""
+    if not rows:
+        return []
+    seeds = np.array([row.sequence.seed for row in rows], np.uint64)
+    positions = np.array([len(row.sequence.tokens) + row.offset for row in rows], np.uint64)
+    uniforms = torch.from_numpy(uniform(seeds, positions)).to(logits.device)
+    chosen = logits[[row.index for row in rows]]
+    tokens: list[int] = draw(chosen, [row.sequence.request.sampling for row in rows], uniforms).tolist()
+    return tokens
+
+
+def _logprobs(logits: Tensor, rows: list[Row], tokens: list[int]) -> dict[int, TokenLogprobs]:
+    """Log-probabilities of the chosen and the most probable tokens, by row of logits."""
+    if not rows:
+        return {}
+    lines = [row.index for row in rows]
+    chosen = [tokens[line] for line in lines]
+    table = logits[lines].log_softmax(-1)
+    own = table[range(len(rows)), chosen].tolist()
+    wanted = [row.sequence.request.sampling.logprobs or 0 for row in rows]
+    values, places = (part.tolist() for part in table.topk(min(max(wanted), table.shape[-1]), dim=-1))
+    return {
+        line: TokenLogprobs(chosen[i], own[i], tuple(zip(places[i][:count], values[i][:count], strict=True)))
+        for i, (line, count) in enumerate(zip(lines, wanted, strict=True))
+    }
+
+
+def _score(logits: Tensor, rows: list[Row]) -> None:
+    """Record the exact log-probabilities of what may follow the path of choices at each row."""
+    if not rows:
+        return
+    lines: list[int] = []
+    columns: list[int] = []
+    wanted = []
+    for index, sequence, depth in rows:
+        assert sequence.scoring is not None, "only rows with choices come here"
+        followers = sequence.scoring.followers(depth)
+        columns += followers
+        lines += [index] * len(followers)
+        wanted.append((sequence.scoring, depth, len(followers)))
+    normaliser = logits.new_zeros(len(logits))
+    indices = [row.index for row in rows]
+    normaliser[indices] = logits[indices].logsumexp(-1)
+    logprobs = (logits[lines, columns] - normaliser[lines]).tolist()
+    start = 0
+    for scoring, depth, count in wanted:
+        scoring.record(depth, logprobs[start : start + count])
+        start += count

@@ -1,0 +1,186 @@
+"""Scheduler: which sequence computes how many tokens next. No torch here.
+
+Running sequences go first, oldest first, each with all that it has pending as far as the step's token budget goes; then
+waiting ones are admitted in order of arrival. So only the youngest running sequence is ever cut short, and whatever is
+admitted finds every other running sequence's blocks in place.
+
+When the blocks run out, the youngest running sequence gives its own back and waits, at the head of the queue, to be
+computed again. The oldest therefore always gets on, and as a request that the whole cache could not hold is refused
+before it comes here, everything ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from engine.batch import Batch, Slice
+from engine.blocks import BlockPool
+from engine.config import EngineConfig
+from engine.request import FinishReason
+from engine.sequence import Sequence
+
+
+class Scheduler:
+    """Owns the order of waiting and running sequences, and their block tables."""
+
+    def __init__(self, config: EngineConfig, pool: BlockPool) -> None:
+        self._pool = pool
+        self._budget = config.token_budget
+        self._max_sequences = config.max_sequences
+        self._prefix_caching = config.prefix_caching
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []  # oldest first
+        self._aborted = False  # some sequence in the queues is finished already
+        self.num_preemptions = 0
+        self.num_prompt_tokens = 0  # of admitted requests
+        self.num_cached_tokens = 0  # of these, found in the cache
+        self.num_computed_tokens = 0
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def running(self) -> tuple[Sequence, ...]:
+        """Oldest first."""
+        return tuple(self._running)
+
+    @property
+    def idle(self) -> bool:
+        return not self._waiting and not self._running
+
+    def add(self, sequence: Sequence) -> None:
+        self._waiting.append(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """Finish a sequence between two steps; its blocks are free at once."""
+        sequence.finish(FinishReason.CANCELLED)
+        self._release(sequence)
+        self._aborted = True
+
+    def schedule(self) -> Batch:
+        """Plan one step. The batch must be computed before the next call: blocks that it fills are published now, so
+        that a sequence admitted by the same call already shares them."""
+        if self._aborted:
+            self._waiting = deque(sequence for sequence in self._waiting if sequence.finish_reason is None)
+            self._running = [sequence for sequence in self._running if sequence.finish_reason is None]
+            self._aborted = False
+        slices: list[Slice] = []
+        before = self.num_preemptions
+        budget = self._continue(slices, self._budget)
+        if self.num_preemptions == before:
+            budget = self._admit(slices, budget)
+        self.num_computed_tokens += self._budget - budget
+        return Batch(tuple(slices))
+
+    def update(self, batch: Batch) -> list[Sequence]:
+        """Settle a computed batch whose tokens are appended: give back the blocks of what finished and of rejected
+        drafts. Returns what finished."""
+        finished = []
+        for sequence, _, stop in batch.slices:
+            if sequence.finish_reason is not None:
+                self._release(sequence)
+                finished.append(sequence)
+            elif sequence.computed < stop:
+                self._trim(sequence)
+        if finished:
+            self._running = [sequence for sequence in self._running if sequence.finish_reason is None]
+        return finished
+
+    def _continue(self, slices: list[Slice], budget: int) -> int:
+        """Slices for the running sequences. Returns the budget that is left."""
+        running, size = self._running, self._pool.block_size
+        index = 0
+        while index < len(running) and budget:
+            sequence = running[index]
+            start = sequence.computed
+            stop = min(sequence.num_known, start + budget)
+            if len(sequence.blocks) * size < stop:
+                if not self._make_room(sequence, stop):
+                    break
+                stop = min(sequence.num_known, stop)  # its draft may have been given up for room
+                self._grow(sequence, stop)
+            self._plan(slices, sequence, start, stop)
+            budget -= stop - start
+            index += 1
+        return budget
+
+    def _admit(self, slices: list[Slice], budget: int) -> int:
+        """Slices for waiting sequences, as far as they fit whole. Returns the budget that is left."""
+        while budget and self._waiting and len(self._running) < self._max_sequences:
+            sequence = self._waiting[0]
+            hits = self._pool.match(sequence.tokens)
+            missing = self._pool.num_blocks_of(sequence.num_known) - len(hits)
+            # A block for every running sequence is left, or the next ones that they need would come by preemption.
+            if missing + len(self._running) > self._pool.num_available - self._pool.num_idle(hits):
+                break
+            self._waiting.popleft()
+            self._running.append(sequence)
+            self._take_up(sequence, hits)
+            start = sequence.computed
+            stop = min(sequence.num_known, start + budget)
+            self._grow(sequence, stop)
+            self._plan(slices, sequence, start, stop)
+            budget -= stop - start
+        return budget
+
+    def _take_up(self, sequence: Sequence, hits: list[int]) -> None:
+        """Start from blocks found in the cache."""
+        self._pool.hold(hits)
+        sequence.blocks.extend(hits)
+        sequence.num_sealed = len(hits)
+        sequence.computed = len(hits) * self._pool.block_size
+        if sequence.num_cached is None:
+            sequence.num_cached = sequence.computed
+            self.num_prompt_tokens += sequence.num_prompt
+            self.num_cached_tokens += sequence.computed
+
+    def _plan(self, slices: list[Slice], sequence: Sequence, start: int, stop: int) -> None:
+        """Add a slice and publish the blocks that it fills with tokens that are final."""
+        slices.append(Slice(sequence, start, stop))
+        if self._prefix_caching:
+            size = self._pool.block_size
+            for index in range(sequence.num_sealed, min(stop, len(sequence.tokens)) // size):
+                end = (index + 1) * size
+                tokens = sequence.tokens[end - size : end]
+                if not self._pool.seal(sequence.blocks, index, tokens, written=end <= start):
+                    break
+                sequence.num_sealed += 1
+
+    def _make_room(self, sequence: Sequence, stop: int) -> bool:
+        """Make enough blocks available for a running sequence's first `stop` tokens, by giving up its draft or by
+        preempting the youngest. Returns whether the sequence is still running."""
+        if self._missing(sequence, stop) > self._pool.num_available and sequence.scoring is None:
+            sequence.draft.clear()
+            stop = min(sequence.num_known, stop)
+        while self._missing(sequence, stop) > self._pool.num_available:
+            victim = self._running.pop()
+            self._release(victim)
+            victim.restart()
+            self._waiting.appendleft(victim)
+            self.num_preemptions += 1
+            if victim is sequence:
+                return False
+        return True
+
+    def _missing(self, sequence: Sequence, stop: int) -> int:
+        return self._pool.num_blocks_of(stop) - len(sequence.blocks)
+
+    def _grow(self, sequence: Sequence, stop: int) -> None:
+        """Take the blocks for the first `stop` tokens."""
+        sequence.blocks.extend(self._pool.take(max(self._missing(sequence, stop), 0)))
+
+    def _trim(self, sequence: Sequence) -> None:
+        """Give back the blocks that hold nothing valid."""
+        keep = self._pool.num_blocks_of(sequence.computed)
+        if keep < len(sequence.blocks):
+            self._pool.release(sequence.blocks[keep:])
+            del sequence.blocks[keep:]
+
+    def _release(self, sequence: Sequence) -> None:
+        self._pool.release(sequence.blocks)
+        del sequence.blocks[:]

@@ -1,0 +1,140 @@
+"""Sequence: one request in flight. No torch here."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+from engine.choices import Scoring
+from engine.history import History
+from engine.request import FinishReason, Request, TokenLogprobs
+
+NO_TOKENS: frozenset[int] = frozenset()
+
+
+class Sequence:
+    """Known tokens (prompt, output, draft), how many of them are computed, and the blocks that hold them.
+
+    `computed` counts the known tokens whose keys and values lie in the cache. The logits of the last token of prompt
+    and output give the next token, so a sequence at rest has exactly one token pending. A draft is proposed and not
+    yet part of the output: a step computes it with the rest and `append` settles it. With choices, the draft is the
+    path whose continuations are being scored, and the output stays empty until the end.
+    """
+
+    __slots__ = (
+        "blocks",
+        "computed",
+        "draft",
+        "error",
+        "finish_reason",
+        "history",
+        "logprobs",
+        "num_cached",
+        "num_prompt",
+        "num_sealed",
+        "plain",
+        "request",
+        "scoring",
+        "seed",
+        "stop_ids",
+        "stopped_by",
+        "tail",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        seed: int = 0,
+        eos_token_ids: frozenset[int] = NO_TOKENS,
+        scoring: Scoring | None = None,
+    ) -> None:
+        """`seed` is used where the request has none."""
+        sampling = request.sampling
+        self.request = request
+        self.seed = sampling.seed if sampling.seed is not None else seed
+        self.tokens: list[int] = list(request.prompt)  # prompt and output
+        self.num_prompt = len(self.tokens)
+        self.draft: list[int] = []
+        self.blocks = array("i")
+        self.computed = 0
+        self.num_sealed = 0  # leading blocks that the pool has published for reuse
+        self.num_cached: int | None = None  # prompt tokens found in the cache when first admitted; None: not yet
+        self.finish_reason: FinishReason | None = None
+        self.stopped_by: str | int | None = None
+        self.error: tuple[str, str] | None = None  # code and message
+        self.scoring = scoring
+        if scoring is not None:
+            self.draft = list(scoring.path)
+        self.tail = b""  # the last bytes of the output, where a stop string may have begun
+        stops = NO_TOKENS if sampling.ignore_eos else eos_token_ids
+        self.stop_ids = stops.union(sampling.stop_token_ids) if sampling.stop_token_ids else stops
+        penalised = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1, 0, 0)
+        self.history = History(request.prompt) if penalised and scoring is None else None
+        self.logprobs: list[TokenLogprobs] | None = None if sampling.logprobs is None or scoring else []
+        # Nothing but the most probable token is ever asked of a plain sequence.
+        self.plain = (
+            scoring is None
+            and sampling.greedy
+            and not penalised
+            and sampling.logprobs is None
+            and sampling.min_tokens == 0
+        )
+
+    @property
+    def num_known(self) -> int:
+        return len(self.tokens) + len(self.draft)
+
+    @property
+    def num_output(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def pending(self) -> int:
+        """Known tokens that are not computed yet."""
+        return len(self.tokens) + len(self.draft) - self.computed
+
+    @property
+    def draft_room(self) -> int:
+        """The most draft tokens that can still be of use: one token of the output always comes from the model."""
+        return 0 if self.scoring else self.request.sampling.max_tokens - self.num_output - 1
+
+    def known(self, start: int, stop: int) -> list[int]:
+        """The known tokens [start, stop)."""
+        own = len(self.tokens)
+        if stop <= own:
+            return self.tokens[start:stop]
+        return self.tokens[start:] + self.draft[max(start - own, 0) : stop - own]
+
+    def append(self, tokens: Iterable[int]) -> None:
+        """More of the output. Ends the draft: what was computed beyond the tokens accepted from it is void."""
+        first = len(self.tokens)
+        self.tokens.extend(tokens)
+        self.draft.clear()
+        self.computed = min(self.computed, len(self.tokens) - 1)
+        if self.history is not None:
+            for token in self.tokens[first:]:
+                self.history.add(token)
+
+    def walk(self) -> None:
+        """The path is scored: put the next one after the prompt, or finish."""
+        assert self.scoring is not None, "only a sequence with choices walks"
+        shared = self.scoring.walk()
+        if shared is None:
+            self.draft.clear()
+            self.finish(FinishReason.STOP)
+        else:
+            self.draft[:] = self.scoring.path
+        self.computed = min(self.computed, self.num_prompt + (shared or 0))
+
+    def restart(self) -> None:
+        """Forget all that is computed (the blocks are gone); what is known stays, except a mere proposal."""
+        self.computed = self.num_sealed = 0
+        if self.scoring is None:
+            self.draft.clear()
+
+    def finish(self, reason: FinishReason, stopped_by: str | int | None = None) -> None:
+        assert self.finish_reason is None, "a sequence ends once"
+        self.finish_reason = reason
+        self.stopped_by = stopped_by

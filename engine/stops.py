@@ -1,0 +1,54 @@
+"""Stops: where an output ends. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+
+from engine.batch import Sampled
+from engine.request import FinishReason
+from engine.sequence import Sequence
+
+
+class Stops:
+    """Appends sampled tokens to a sequence up to the one that ends it.
+
+    An end-of-sequence or stop token stays in the sequence as its last token. A stop string is looked for in the bytes
+    of the output, so that it is found across token boundaries and inside half-finished UTF-8; the token that completes
+    it stays too, as text of value may precede it there. Neither ends an output of no more than `min_tokens` tokens.
+    """
+
+    def __init__(self, token_bytes: Items[bytes] | None = None) -> None:
+        self._token_bytes = token_bytes
+
+    def accept(self, sequence: Sequence, sampled: Sampled) -> None:
+        """Append sampled.tokens as far as they go, and finish the sequence where it ends."""
+        sampling = sequence.request.sampling
+        tokens, output = sampled.tokens, sequence.num_output
+        for taken, token in enumerate(tokens, 1):
+            output += 1
+            found: str | int | None = None
+            if output > sampling.min_tokens:
+                if token in sequence.stop_ids:
+                    found = token
+                elif sampling.stop:
+                    found = self._stop_string(sequence, token)
+            if found is not None or output >= sampling.max_tokens:
+                tokens = tokens[:taken]
+                sequence.finish(FinishReason.LENGTH if found is None else FinishReason.STOP, found)
+                break
+        sequence.append(tokens)
+        if sequence.logprobs is not None and sampled.logprobs is not None:
+            sequence.logprobs.extend(sampled.logprobs[: len(tokens)])
+
+    def _stop_string(self, sequence: Sequence, token: int) -> str | None:
+        """The stop string that `token` completes, the one that begins first, else None; moves the tail on."""
+        assert self._token_bytes is not None, "stop strings are refused without the tokens' bytes"
+        stop = sequence.request.sampling.stop
+        text = sequence.tail + self._token_bytes[token]
+        places = [(text.find(wanted.encode()), wanted) for wanted in stop]
+        found = min((place for place in places if place[0] >= 0), default=None, key=lambda place: place[0])
+        if found is not None:
+            return found[1]
+        keep = max(len(wanted.encode()) for wanted in stop) - 1
+        sequence.tail = text[-keep:] if keep else b""
+        return None
