@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, Enum, Float, ForeignKey, Index, Integer, String, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    Enum,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    UniqueConstraint,
+    text,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 # SQLite gives an autoincrementing key to INTEGER alone.
@@ -13,7 +25,7 @@ BigId = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Base(DeclarativeBase):
-    type_annotation_map = {float: Float(53), int: BigInteger, dict[str, Any]: JSON}
+    type_annotation_map: ClassVar = {float: Float(53), int: BigInteger, dict[str, Any]: JSON}
 
 
 class JobStatus(enum.StrEnum):
@@ -34,6 +46,7 @@ class JobStatus(enum.StrEnum):
 
 
 TERMINAL = frozenset({JobStatus.COMPLETED, JobStatus.COMPLETED_WITH_ERRORS, JobStatus.FAILED, JobStatus.CANCELLED})
+OPEN = "status IN ('validating', 'running', 'finalizing', 'cancelling')"
 
 
 class ShardStatus(enum.StrEnum):
@@ -46,7 +59,8 @@ class ShardStatus(enum.StrEnum):
 
 def _enum(kind: type[enum.Enum]) -> Enum:
     """Stored as its value, as text with a check: readable in SQL and easy to extend by migration."""
-    return Enum(kind, native_enum=False, length=32, create_constraint=True, values_callable=lambda e: [m.value for m in e])
+    values = [member.value for member in kind]
+    return Enum(kind, native_enum=False, length=32, create_constraint=True, values_callable=lambda _: values)
 
 
 class Job(Base):
@@ -73,8 +87,9 @@ class Job(Base):
     created_at: Mapped[float]
     started_at: Mapped[float | None]
     finished_at: Mapped[float | None]
-    # When split or merge work was last sent, and when it was last taken up, for the sweep.
-    dispatched_at: Mapped[float | None]
+    # When split or merge was last sent; 0: not since it became due. The lease is of the split under way.
+    dispatched_at: Mapped[float] = mapped_column(default=0.0)
+    lease_until: Mapped[float | None]
     attempts: Mapped[int] = mapped_column(Integer, default=0)
 
     __table_args__ = (
@@ -82,6 +97,8 @@ class Job(Base):
         CheckConstraint("rows_succeeded + rows_failed <= num_rows", name="rows_add_up"),
         Index("jobs_by_age", "created_at", "id"),
         Index("jobs_by_status", "status"),
+        # Two jobs must not write into one folder; it is free again once the first has ended.
+        Index("jobs_open_outputs", "output_uri", unique=True, sqlite_where=text(OPEN), postgresql_where=text(OPEN)),
     )
 
 
@@ -103,7 +120,8 @@ class Shard(Base):
     attempts: Mapped[int] = mapped_column(Integer, default=0)
     owner: Mapped[str | None] = mapped_column(String(255))
     lease_until: Mapped[float | None]
-    dispatched_at: Mapped[float | None]
+    # When its message was last sent; 0: not since it became pending.
+    dispatched_at: Mapped[float] = mapped_column(default=0.0)
     # Progress while running, final counts once done.
     rows_succeeded: Mapped[int] = mapped_column(BigInteger, default=0)
     rows_failed: Mapped[int] = mapped_column(BigInteger, default=0)
@@ -120,8 +138,8 @@ class Shard(Base):
         UniqueConstraint("job_id", "index"),
         CheckConstraint("start_row <= stop_row", name="rows_in_order"),
         CheckConstraint("rows_succeeded + rows_failed <= stop_row - start_row", name="shard_rows_add_up"),
-        Index("shards_by_status", "status", "lease_until"),
-        Index("shards_of_job", "job_id", "status"),
+        Index("shards_sent", "status", "dispatched_at"),
+        Index("shards_of_job", "job_id", "status", "dispatched_at", "index"),
     )
 
 

@@ -1,0 +1,116 @@
+"""What the ledger and the datasets raise on purpose. Every error carries the wrong value and a stable code."""
+
+from __future__ import annotations
+
+
+class DomainError(Exception):
+    """Any error that a client or an operator can act on."""
+
+    code = "error"
+
+
+class JobNotFound(DomainError):
+    code = "job_not_found"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"there is no job {job_id!r}")
+        self.job_id = job_id
+
+
+class IdempotencyConflict(DomainError):
+    """The idempotency key was used before, for another specification."""
+
+    code = "idempotency_conflict"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"idempotency key {key!r} was used before for another job specification")
+        self.key = key
+
+
+class JobNotCancellable(DomainError):
+    """The job is past the point where a cancel could change anything."""
+
+    code = "job_not_cancellable"
+
+    def __init__(self, job_id: str, status: str) -> None:
+        super().__init__(f"job {job_id!r} is {status}: it can no longer be cancelled")
+        self.job_id = job_id
+        self.status = status
+
+
+class InvalidJob(DomainError):
+    """A field of the specification cannot be what it says."""
+
+    code = "invalid_job"
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
+class DatasetRefused(DomainError):
+    """A dataset URI is malformed, of another scheme, outside the data roots, or names nothing usable."""
+
+    code = "dataset_refused"
+
+    def __init__(self, uri: str, reason: str) -> None:
+        super().__init__(f"{uri!r} {reason}")
+        self.uri = uri
+        self.reason = reason
+
+
+class InvalidDataset(DomainError):
+    """A dataset's files, schema or bytes are not what a job can read.
+
+    `code` says which: invalid_parquet (the footer), corrupt_data (bytes found broken while reading), changed (the file
+    is not the one that was checked), not_a_file, empty_folder, nested_folder, file_name, duplicate_column,
+    schema_mismatch, no_column, wrong_type. `row` counts from 0 within the file.
+    """
+
+    def __init__(self, code: str, file: str, reason: str, column: str | None = None, row: int | None = None) -> None:
+        super().__init__(f"{file}: {reason}")
+        self.code = code
+        self.file = file
+        self.reason = reason
+        self.column = column
+        self.row = row
+
+
+class UploadNotFound(DomainError):
+    code = "upload_not_found"
+
+    def __init__(self, upload_id: str) -> None:
+        super().__init__(f"there is no upload {upload_id!r}")
+        self.upload_id = upload_id
+
+
+class UploadTooLarge(DomainError):
+    code = "upload_too_large"
+
+    def __init__(self, filename: str, limit: int) -> None:
+        super().__init__(f"{filename}: more than the {limit:,} bytes that an upload may have")
+        self.filename = filename
+        self.limit = limit
+
+
+class ModelMissing(DomainError):
+    """The named model is not on this machine, or is not a model."""
+
+    code = "model_missing"
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"model {name!r}: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class LinkUnsupported(DomainError):
+    """The file system cannot make hard links, so that no writer could be the first one for certain."""
+
+    code = "link_unsupported"
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(f"{folder}: this file system has no hard links ({reason}); choose another output folder")
+        self.folder = folder
+        self.reason = reason

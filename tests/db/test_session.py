@@ -1,0 +1,98 @@
+"""Connection, clock and migration, on each kind of database."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect, select, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from db.models import Base, Upload
+from db.session import connect, db_now, migrate
+
+
+def checks(engine: sqlalchemy.Engine) -> dict[str, list[tuple[str | None, str]]]:
+    """Check constraints by table: the comparison of Alembic leaves them out."""
+    found = inspect(engine)
+    names = [table for table in found.get_table_names() if table != "alembic_version"]
+    return {name: sorted((c["name"], c["sqltext"]) for c in found.get_check_constraints(name)) for name in names}
+
+
+def test_migrations_make_exactly_the_models(engine: sqlalchemy.Engine) -> None:
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+        assert compare_metadata(context, Base.metadata) == []
+        assert context.get_current_revision() == "0001"
+    migrated = checks(engine)
+    with engine.begin() as connection:
+        Base.metadata.drop_all(connection)
+        Base.metadata.create_all(connection)
+    assert checks(engine) == migrated
+    assert [name for name, _ in migrated["jobs"]] == ["jobstatus", "rows_add_up", "rows_not_negative"]
+
+
+def test_migrating_twice_changes_nothing(engine: sqlalchemy.Engine) -> None:
+    migrate(engine)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM alembic_version")) == 1
+
+
+def test_processes_that_start_together_migrate_once(database_url: str) -> None:
+    code = f"from db.session import connect, migrate; e = connect({database_url!r}); migrate(e); e.dispose()"
+    started = [
+        subprocess.Popen([sys.executable, "-W", "error", "-c", code], stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    assert [(process.communicate()[1], process.returncode) for process in started] == [("", 0)] * 4
+    engine = connect(database_url)
+    assert set(inspect(engine).get_table_names()) == {"alembic_version", "jobs", "shards", "uploads", "workers"}
+    engine.dispose()
+
+
+def test_the_clock_is_wall_time_and_moves_within_a_transaction(sessions: sessionmaker[Session]) -> None:
+    with sessions.begin() as session:
+        first = session.scalar(select(db_now()))
+        time.sleep(0.02)
+        second = session.scalar(select(db_now()))
+    assert first is not None
+    assert second is not None
+    assert abs(first - time.time()) < 5
+    assert 0.01 < second - first < 5
+
+
+def test_writers_that_read_first_all_succeed(sessions: sessionmaker[Session]) -> None:
+    """With SQLite's deferred transactions these would fail with `database is locked` at once."""
+
+    def add(number: int) -> None:
+        with sessions.begin() as session:
+            session.scalars(select(Upload)).all()
+            session.add(Upload(id=str(number), filename="a", num_bytes=1, num_rows=1, created_at=db_now()))
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(add, range(64)))
+    with sessions.begin() as session:
+        assert len(session.scalars(select(Upload)).all()) == 64
+
+
+def test_sqlite_is_set_up_for_concurrency_and_durability(tmp_path: Path) -> None:
+    engine = connect(f"sqlite:///{tmp_path / 'new' / 'folder' / 'a.db'}")
+    with engine.connect() as connection:
+        pragmas = {name: connection.scalar(text(f"PRAGMA {name}")) for name in ("journal_mode", "foreign_keys")}
+        pragmas |= {name: connection.scalar(text(f"PRAGMA {name}")) for name in ("busy_timeout", "synchronous")}
+    assert pragmas == {"journal_mode": "wal", "foreign_keys": 1, "busy_timeout": 30000, "synchronous": 2}
+    engine.dispose()
+
+
+@pytest.mark.parametrize("url", ["mysql://u:secret@h/x", "sqlite://", "sqlite:///:memory:"])
+def test_other_databases_are_refused_without_showing_the_password(url: str) -> None:
+    with pytest.raises(ValueError, match="SQLite file or PostgreSQL") as caught:
+        connect(url)
+    assert "secret" not in str(caught.value)
