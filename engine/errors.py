@@ -54,3 +54,13 @@ class OutOfCache(EngineError):
     """The configured memory does not hold even one block of key/value cache per sequence."""
 
     code = "out_of_cache"
+
+
+class ChatTemplateError(EngineError):
+    """The model's chat template refuses the messages, or there is no template."""
+
+    code = "template_error"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from engine import end_tokens
 from engine.errors import ModelError, UnsupportedModel
 from engine.fields import Fields
 from engine.gguf_file import GGUFFile
@@ -62,14 +63,8 @@ def read_config(file: GGUFFile) -> ModelConfig:
         tie_embeddings="output.weight" not in file.shapes,
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
-        eos_token_ids=eos_token_ids(file),
+        eos_token_ids=end_tokens.of_gguf(file),
     )
-
-
-def eos_token_ids(file: GGUFFile) -> frozenset[int]:
-    """The ids that end a text: end of sequence and, where the file tells them apart, end of turn."""
-    keys = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-    return frozenset[int]().union(*(file.fields.token_ids(key) for key in keys))
 
 
 def tensors(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""A Hugging Face folder: config.json, generation_config.json and safetensors, whole or in shards."""
+"""A Hugging Face folder: config.json and safetensors, whole or in shards."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from engine import end_tokens
 from engine.errors import ModelError, UnsupportedModel
 from engine.fields import Fields
 from engine.models.config import Llama3Scaling, ModelConfig
@@ -46,15 +47,8 @@ def read_config(folder: Path) -> ModelConfig:
         tie_embeddings=fields.flag("tie_word_embeddings", False),
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
-        eos_token_ids=eos_token_ids(folder),
+        eos_token_ids=end_tokens.of_folder(folder),
     )
-
-
-def eos_token_ids(folder: Path) -> frozenset[int]:
-    """The ids that end a text: generation_config.json's, or else config.json's."""
-    generation = folder / "generation_config.json"
-    ids = Fields.of_json(generation).token_ids("eos_token_id") if generation.is_file() else frozenset[int]()
-    return ids or Fields.of_json(folder / "config.json").token_ids("eos_token_id")
 
 
 def tensors(folder: Path, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
