@@ -39,6 +39,9 @@ class Settings(BaseSettings):
     )
     host: str = Field(default="127.0.0.1", description="Address the API listens on.")
     port: int = Field(default=8642, ge=0, le=65535, description="Port the API listens on; 0 picks a free one.")
+    url: str = Field(
+        default="", description="Address of a running API for the command line; empty: this home's own, started if needed."
+    )
     max_upload_bytes: int = Field(default=4 << 30, ge=1, description="Largest Parquet upload, in bytes.")
     max_prompt_bytes: int = Field(default=8 << 20, ge=1, description="Largest text of one row, in bytes of UTF-8.")
     max_job_rows: int = Field(default=1_000_000_000, ge=1, description="Most rows of one job.")

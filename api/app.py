@@ -1,0 +1,70 @@
+"""The FastAPI application. `create_app(settings)` makes it; `serve` runs it on a socket."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from api import errors, jobs, results, system, uploads
+from api.deps import Services
+from api.metrics import Metrics
+from api.middleware import BodyLimit, Timing
+from api.queue import Queue, RedisQueue
+from api.sweeper import Sweeper
+from db.session import connect, migrate, session_factory
+from db.settings import Settings
+
+
+def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
+    """The app; nothing is opened before its lifespan begins. `queue` stands in for Redis in tests."""
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        """Bring the database up to date, then sweep until the server stops."""
+        for folder in (settings.home, settings.data_folder, settings.uploads):
+            folder.mkdir(parents=True, exist_ok=True)
+        database = connect(settings.database)
+        migrate(database)
+        sessions = session_factory(database)
+        sender = queue or RedisQueue(settings.redis_url)
+        sweeper = Sweeper(settings, sessions, sender)
+        app.state.services = Services(settings, database, sessions, sender, sweeper, metrics)
+        sweeper.start()
+        try:
+            yield
+        finally:
+            sweeper.stop()
+            database.dispose()
+
+    app = FastAPI(
+        title="Nightmill",
+        version=version("nightmill"),
+        description="Batch inference for language models: a Parquet dataset in, a Parquet dataset out.",
+        lifespan=lifespan,
+    )
+    for module in (jobs, results, uploads, system):
+        app.include_router(module.router)
+    app.add_middleware(BodyLimit, upload_bytes=settings.max_upload_bytes)
+    app.add_middleware(Timing, metrics=metrics)
+    errors.install(app)
+    return app
+
+
+def serve(settings: Settings, listener: socket.socket | None = None) -> None:
+    """Run the app until SIGTERM or SIGINT, on a socket that listens already or on the configured address."""
+    import uvicorn  # Imported where used: an app under test needs no server.
+
+    config = uvicorn.Config(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        log_level=settings.log_level,
+        access_log=settings.log_level == "debug",
+        timeout_graceful_shutdown=5,
+    )
+    uvicorn.Server(config).run(sockets=None if listener is None else [listener])

@@ -1,0 +1,166 @@
+"""The Python client.
+
+with Client("http://127.0.0.1:8642") as client:
+    job = client.submit({"input": client.upload("tweets.parquet").uri,
+                         "recipe": {"kind": "label", "labels": ["positive", "negative"]}})
+    client.wait(job.id)
+    for batch in client.batches(job.id):
+        ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx
+
+from api.schemas import (
+    Health,
+    JobPage,
+    JobRequest,
+    JobView,
+    ModelList,
+    ResultFile,
+    ResultPage,
+    UploadView,
+    WorkerList,
+)
+from api.transport import RequestRefused, Transport, chunks
+from db.models import JobStatus
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Client:
+    """Synchronous and thread-safe, as httpx.Client is. Retries what is safe: every call here may be sent twice.
+
+    `timeout` is seconds without a byte; `retries` counts after the first try, with growing pauses in between.
+    """
+
+    def __init__(
+        self, url: str, *, timeout: float = 60.0, retries: int = 5, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self._transport = Transport(url, timeout=timeout, retries=retries, transport=transport)
+        self.url = self._transport.url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def submit(self, job: JobRequest | Mapping[str, Any], *, idempotency_key: str | None = None) -> JobView:
+        """Create a job. Without a key one is made up, so that a retried request cannot create two."""
+        body = job.model_dump(mode="json", exclude_none=True) if isinstance(job, JobRequest) else dict(job)
+        key = idempotency_key or body.pop("idempotency_key", None) or str(uuid.uuid4())
+        answer = self._transport.call("POST", "/v1/jobs", json=body, headers={"Idempotency-Key": key})
+        return JobView.model_validate(answer.json())
+
+    def get(self, job_id: str) -> JobView:
+        return JobView.model_validate(self._transport.call("GET", f"/v1/jobs/{job_id}").json())
+
+    def list(self, *, status: JobStatus | None = None, limit: int | None = None) -> Iterator[JobView]:
+        """Jobs, newest first; pages are fetched as they are read."""
+        after: str | None = None
+        left = limit
+        while left is None or left > 0:
+            query = {"limit": min(200, left or 200), "after": after, "status": status.value if status else None}
+            answer = self._transport.call(
+                "GET", "/v1/jobs", params={name: v for name, v in query.items() if v is not None}
+            )
+            page = JobPage.model_validate(answer.json())
+            yield from page.jobs
+            after = page.next
+            left = None if left is None else left - len(page.jobs)
+            if after is None:
+                return
+
+    def cancel(self, job_id: str) -> JobView:
+        return JobView.model_validate(self._transport.call("POST", f"/v1/jobs/{job_id}/cancel").json())
+
+    def watch(self, job_id: str, *, interval: float = 0.5) -> Iterator[JobView]:
+        """The job every `interval` seconds, the last time when it has ended."""
+        while True:
+            job = self.get(job_id)
+            yield job
+            if job.status.terminal:
+                return
+            time.sleep(interval)
+
+    def wait(self, job_id: str, *, interval: float = 0.5) -> JobView:
+        """Block until the job has ended, however it ended."""
+        *_, last = self.watch(job_id, interval=interval)
+        return last
+
+    def upload(self, path: str | Path) -> UploadView:
+        """Send a Parquet file; its `uri` is what a job's `input` takes."""
+        path = Path(path)
+        headers = {"Content-Type": "application/vnd.apache.parquet", "Content-Length": str(path.stat().st_size)}
+        answer = self._transport.call(
+            "POST", "/v1/uploads", content=lambda: chunks(path), headers=headers, params={"filename": path.name}
+        )
+        return UploadView.model_validate(answer.json())
+
+    def results(self, job_id: str) -> Iterator[ResultFile]:
+        """The finished parts, in order of the input rows."""
+        after = 0
+        while True:
+            answer = self._transport.call("GET", f"/v1/jobs/{job_id}/results", params={"after": after})
+            page = ResultPage.model_validate(answer.json())
+            yield from page.files
+            if page.next is None:
+                return
+            after = page.next
+
+    def download(self, job_id: str, folder: str | Path) -> Sequence[Path]:
+        """Fetch parts and manifest into `folder`, checking each part's SHA-256. Files appear whole or not at all."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [
+            self._transport.fetch(f"/v1/jobs/{job_id}/results/{file.name}", folder / file.name, file.sha256)
+            for file in self.results(job_id)
+        ]
+        for name in ("_manifest.json", "_SUCCESS"):  # In this order, as the worker wrote them.
+            with contextlib.suppress(RequestRefused):
+                paths.append(self._transport.fetch(f"/v1/jobs/{job_id}/results/{name}", folder / name, None))
+        return paths
+
+    def batches(self, job_id: str, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The result as Arrow batches in input order, one part on disk at a time."""
+        import pyarrow.parquet as pq  # Imported where used: the other calls need no Arrow.
+
+        with tempfile.TemporaryDirectory(prefix="nightmill-") as folder:
+            for file in self.results(job_id):
+                path = self._transport.fetch(
+                    f"/v1/jobs/{job_id}/results/{file.name}", Path(folder) / file.name, file.sha256
+                )
+                with pq.ParquetFile(path, page_checksum_verification=True) as part:
+                    yield from part.iter_batches(columns=None if columns is None else list(columns))
+                path.unlink()
+
+    def models(self) -> ModelList:
+        return ModelList.model_validate(self._transport.call("GET", "/v1/models").json())
+
+    def workers(self) -> WorkerList:
+        return WorkerList.model_validate(self._transport.call("GET", "/v1/workers").json())
+
+    def ready(self) -> bool:
+        """Whether the server answers now and can take jobs. Never raises, never retries."""
+        answer = self._transport.probe("/readyz")
+        try:
+            return answer is not None and Health.model_validate(answer.json()).status == "ok"
+        except ValueError:  # Something else answers there.
+            return False

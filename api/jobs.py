@@ -1,0 +1,110 @@
+"""Routes of jobs: submit, list, read, cancel."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from api import submission
+from api.deps import ServicesDep
+from api.schemas import IdempotencyKey, JobPage, JobRequest, JobView
+from db import jobs
+from db.errors import IdempotencyConflict, InvalidJob
+from db.models import Job, JobStatus
+from db.progress import progress
+from db.session import db_now
+from db.specs import JobSpec
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+
+@router.post("", status_code=202)
+def submit(
+    request: JobRequest,
+    response: Response,
+    services: ServicesDep,
+    idempotency_key: Annotated[IdempotencyKey | None, Header()] = None,
+) -> JobView:
+    """Check a job, store it, and answer before any row runs. The same key with the same job gives the first one."""
+    key = request.idempotency_key or idempotency_key
+    if idempotency_key not in (None, key):
+        raise InvalidJob("idempotency_key", "the header and the field differ")
+    spec = submission.specify(request, services.settings)
+    with services.sessions.begin() as session:
+        view = _earlier(session, spec, key)
+    if view is None:
+        # Reading footers may take a while, so no transaction is open meanwhile.
+        job_id = f"job_{secrets.token_hex(12)}"
+        plan = submission.plan(spec, job_id, services.settings)
+        with services.sessions.begin() as session:
+            job, _ = jobs.create(
+                session,
+                spec,
+                job_id=job_id,
+                output_uri=str(plan.output),
+                num_rows=plan.num_rows,
+                idempotency_key=key,
+            )
+            view = _view(session, job)
+        services.sweeper.nudge()
+    response.headers["Location"] = f"/v1/jobs/{view.id}"
+    return view
+
+
+@router.get("")
+def listing(
+    services: ServicesDep,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    after: str | None = None,
+    status: JobStatus | None = None,
+) -> JobPage:
+    """Jobs, newest first, a page at a time."""
+    with services.sessions.begin() as session:
+        found = jobs.listing(session, limit=limit + 1, after=after, status=status)
+        page = found[:limit]
+        counts = progress(session, [job.id for job in page])
+        now = _now(session)
+        views = [JobView.of(job, counts[job.id], now) for job in page]
+    return JobPage(jobs=views, next=page[-1].id if len(found) > limit else None)
+
+
+@router.get("/{job_id}")
+def read(job_id: str, services: ServicesDep) -> JobView:
+    """A job with live counts, rates and the time it will still take."""
+    with services.sessions.begin() as session:
+        return _view(session, jobs.get(session, job_id))
+
+
+@router.post("/{job_id}/cancel", status_code=202)
+def cancel(job_id: str, services: ServicesDep) -> JobView:
+    """Stop a job. Rows that are finished stay; a job that is ending already answers 409."""
+    with services.sessions.begin() as session:
+        view = _view(session, jobs.request_cancel(session, job_id))
+    services.sweeper.nudge()
+    return view
+
+
+def _earlier(session: Session, spec: JobSpec, key: str | None) -> JobView | None:
+    """The job of an earlier request with this key, looked for before the checks: its output folder is in use now."""
+    if key is None:
+        return None
+    job = session.scalar(select(Job).where(Job.idempotency_key == key))
+    if job is None:
+        return None
+    if JobSpec.model_validate(job.spec) != spec:
+        raise IdempotencyConflict(key)
+    return _view(session, job)
+
+
+def _view(session: Session, job: Job) -> JobView:
+    return JobView.of(job, progress(session, [job.id])[job.id], _now(session))
+
+
+def _now(session: Session) -> float:
+    now = session.scalar(select(db_now()))
+    assert now is not None
+    return float(now)

@@ -1,0 +1,73 @@
+"""Two small ASGI layers: a bound on request bodies, and the time each answer takes."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.metrics import Metrics
+
+JSON_BYTES = 8 << 20
+FORM_BYTES = 1 << 16  # what multipart adds around the file
+
+
+class BodyLimit:
+    """Answers 413 once a body is larger than its route allows, declared or not; the rest is not read."""
+
+    def __init__(self, app: ASGIApp, upload_bytes: int) -> None:
+        self.app = app
+        self.upload_bytes = upload_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        limit = self.upload_bytes + FORM_BYTES if scope["path"].startswith("/v1/uploads") else JSON_BYTES
+        seen = 0
+
+        async def bounded() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            # Raised where the route reads, so it becomes an ordinary problem response.
+            if seen > limit or _declared(scope) > limit:
+                raise HTTPException(413, f"The body is larger than {limit} bytes.")
+            return message
+
+        await self.app(scope, bounded, send)
+
+
+class Timing:
+    """Observes each answer under its route's pattern, so that ids do not become label values."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        status = 500
+
+        async def observed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, observed)
+        finally:
+            route = getattr(scope.get("route"), "path", "unmatched")
+            seconds = time.perf_counter() - started
+            self.metrics.requests.labels(scope["method"], route, str(status)).observe(seconds)
+
+
+def _declared(scope: Scope) -> int:
+    """Content-Length, or 0 where the body comes in chunks."""
+    value = dict(scope["headers"]).get(b"content-length", b"0")
+    return int(value) if value.isdigit() else 0

@@ -1,0 +1,249 @@
+"""Request and response models of the HTTP API. Unknown fields of a request are refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from db.models import Job, JobStatus, Shard, Upload, Worker
+from db.progress import Progress
+from db.specs import JobSpec
+
+IdempotencyKey = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class JobRequest(JobSpec):
+    """A job as a client sends it: a JobSpec whose model may be left to the server."""
+
+    model: Annotated[str, Field(max_length=4096)] = Field(
+        default="", description="Model name, folder, .gguf file or hub id; empty: the server's NIGHTMILL_MODEL."
+    )
+    idempotency_key: IdempotencyKey | None = Field(
+        default=None, description="The same key with the same job gives the same job again; so does the header."
+    )
+
+
+class View(BaseModel):
+    """A response. A client accepts fields it does not know, so that a newer server can add some."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Counts(View):
+    """Rows and shards so far. `total` is known from submission on; `shards_total` only after validation."""
+
+    total: int
+    done: int
+    succeeded: int
+    failed: int
+    shards_total: int | None
+    shards_done: int
+
+
+class Tokens(View):
+    prompt: int
+    cached: int
+    output: int
+
+
+class Rates(View):
+    """Means over the time since the job started: rows finished, and tokens read (cached ones included) and written."""
+
+    rows_per_second: float | None
+    tokens_per_second: float | None
+
+
+class JobError(View):
+    code: str
+    message: str
+
+
+class JobView(View):
+    id: str
+    status: JobStatus
+    input: str
+    output: str
+    model: str
+    recipe: str
+    counts: Counts
+    tokens: Tokens
+    rates: Rates
+    eta_seconds: float | None = Field(description="Remaining rows at the mean rate; none when unknown or finished.")
+    elapsed_seconds: float | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: JobError | None
+    spec: JobSpec
+
+    @classmethod
+    def of(cls, job: Job, progress: Progress, now: float) -> JobView:
+        """`now` is the database's clock, in seconds since 1970, as every time of the row is."""
+        spec = JobSpec.model_validate(job.spec)
+        done = progress.rows_succeeded + progress.rows_failed
+        elapsed = None if job.started_at is None else max(0.0, (job.finished_at or now) - job.started_at)
+        rows_rate = done / elapsed if elapsed and done else None
+        tokens = progress.prompt_tokens + progress.output_tokens
+        open_rows = job.num_rows - done
+        return cls(
+            id=job.id,
+            status=job.status,
+            input=spec.input,
+            output=job.output_uri,
+            model=spec.model,
+            recipe=spec.recipe.kind,
+            counts=Counts(
+                total=job.num_rows,
+                done=done,
+                succeeded=progress.rows_succeeded,
+                failed=progress.rows_failed,
+                shards_total=job.num_shards,
+                shards_done=job.shards_done,
+            ),
+            tokens=Tokens(prompt=progress.prompt_tokens, cached=progress.cached_tokens, output=progress.output_tokens),
+            rates=Rates(rows_per_second=rows_rate, tokens_per_second=tokens / elapsed if elapsed and tokens else None),
+            eta_seconds=open_rows / rows_rate if rows_rate and not job.status.terminal else None,
+            elapsed_seconds=elapsed,
+            created_at=_time(job.created_at),
+            started_at=None if job.started_at is None else _time(job.started_at),
+            finished_at=None if job.finished_at is None else _time(job.finished_at),
+            error=None if job.error_code is None else JobError(code=job.error_code, message=job.error_message or ""),
+            spec=spec,
+        )
+
+
+class JobPage(View):
+    """Newest first. `next` goes into the next request's `after`; none at the end."""
+
+    jobs: list[JobView]
+    next: str | None
+
+
+class ResultFile(View):
+    """One Parquet part. Parts in the order of their names are the rows in input order."""
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+    url: str
+
+    @classmethod
+    def of(cls, shard: Shard, url: str) -> ResultFile:
+        return cls(
+            name=shard.part or "",
+            rows=shard.stop_row - shard.start_row,
+            bytes=shard.part_bytes or 0,
+            sha256=shard.part_sha256 or "",
+            url=url,
+        )
+
+
+class ResultPage(View):
+    """The parts that are finished, in order, and the manifest once there is one.
+
+    `complete` says that the job ended and every row is in some part. `next` goes into the next request's `after`.
+    """
+
+    job_id: str
+    status: JobStatus
+    output: str
+    complete: bool
+    manifest_url: str | None
+    files: list[ResultFile]
+    next: int | None
+
+
+class UploadView(View):
+    """An uploaded Parquet file; `uri` is what a job's `input` takes."""
+
+    id: str
+    uri: str
+    filename: str
+    bytes: int
+    rows: int
+    created_at: datetime
+
+    @classmethod
+    def of(cls, upload: Upload) -> UploadView:
+        return cls(
+            id=upload.id,
+            uri=f"upload://{upload.id}",
+            filename=upload.filename,
+            bytes=upload.num_bytes,
+            rows=upload.num_rows,
+            created_at=_time(upload.created_at),
+        )
+
+
+class ModelView(View):
+    """A model that a job may name. `installed` is about the API's machine, which may not be the worker's."""
+
+    name: str
+    title: str
+    installed: bool
+    bytes: int | None
+
+
+class ModelList(View):
+    default: str
+    models: list[ModelView]
+
+
+class WorkerView(View):
+    """A worker process as it last reported itself."""
+
+    name: str
+    model: str | None
+    started_at: datetime
+    seen_seconds_ago: float
+    stats: dict[str, Any]
+
+    @classmethod
+    def of(cls, worker: Worker, now: float) -> WorkerView:
+        return cls(
+            name=worker.name,
+            model=worker.model,
+            started_at=_time(worker.started_at),
+            seen_seconds_ago=max(0.0, now - worker.seen_at),
+            stats=worker.stats,
+        )
+
+
+class WorkerList(View):
+    workers: list[WorkerView]
+
+
+class Health(View):
+    """`checks` maps what the service depends on to `ok` or to what is wrong with it."""
+
+    status: str
+    version: str
+    checks: dict[str, str] = {}
+
+
+class FieldProblem(View):
+    field: str
+    message: str
+
+
+class Problem(View):
+    """RFC 9457 problem details. `code` is stable and made for programs; `field` names what in the request was wrong."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    code: str
+    field: str | None = None
+    errors: list[FieldProblem] = []
+    uri: str | None = None
+    file: str | None = None
+    column: str | None = None
+    row: int | None = None
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, tz=UTC)

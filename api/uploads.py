@@ -1,0 +1,83 @@
+"""The route of uploads: a Parquet file as multipart form data, or as the plain body of the request."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import BinaryIO
+
+import anyio.from_thread
+import anyio.to_thread
+from fastapi import APIRouter, Request, Response
+from starlette.datastructures import UploadFile
+
+from api.deps import Services, ServicesDep
+from api.errors import naming
+from api.schemas import UploadView
+from db import files
+from db.errors import InvalidJob
+
+router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
+CHUNK_BYTES = 1 << 20
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {"file": {"type": "string", "format": "binary"}},
+                }
+            },
+            "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+
+
+@router.post("", status_code=201, openapi_extra=BODY)
+async def upload(
+    request: Request, response: Response, services: ServicesDep, filename: str | None = None
+) -> UploadView:
+    """Take a Parquet file; the answer's `uri` is what a job's `input` takes.
+
+    `curl -F file=@table.parquet URL/v1/uploads`, or, without a second copy on the server's disk,
+    `curl -X POST -T table.parquet -H 'Content-Type: application/octet-stream' URL/v1/uploads?filename=table.parquet`.
+    """
+    if request.headers.get("content-type", "").startswith("multipart/form-data"):
+        async with request.form(max_files=1, max_fields=1) as form:
+            part = form.get("file")
+            if not isinstance(part, UploadFile):
+                raise InvalidJob("file", "the form has no file under this name")
+            save = partial(_save, services, filename or part.filename or "upload.parquet", _chunks(part.file))
+            view = await anyio.to_thread.run_sync(save)
+    else:
+        body = request.stream()
+        save = partial(_save, services, filename or "upload.parquet", _pulled(body))
+        view = await anyio.to_thread.run_sync(save)
+    response.headers["Location"] = view.uri
+    return view
+
+
+def _save(services: Services, filename: str, chunks: Iterator[bytes]) -> UploadView:
+    upload_id = f"upl_{secrets.token_hex(12)}"
+    with naming("file"), services.sessions.begin() as session:
+        row = files.save_upload(session, services.settings, upload_id=upload_id, filename=filename, chunks=chunks)
+        return UploadView.of(row)
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(CHUNK_BYTES):
+        yield chunk
+
+
+def _pulled(body: AsyncIterator[bytes]) -> Iterator[bytes]:
+    """The body's chunks, pulled from the event loop by the thread that stores them: as slow as the disk, no queue."""
+    while (chunk := anyio.from_thread.run(_next, body)) is not None:
+        yield chunk
+
+
+async def _next(body: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(body, None)
