@@ -31,5 +31,9 @@ class EngineConfig:
         for name in ("block_size", "cache_bytes", "max_sequences", "token_budget"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(name, getattr(self, name), "must be at least 1")
+        for name in ("num_blocks", "max_model_len", "num_threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidRequest(name, value, "must be at least 1")
         if self.token_budget < self.max_sequences:
             raise InvalidRequest("token_budget", self.token_budget, f"is less than max_sequences={self.max_sequences}")

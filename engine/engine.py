@@ -65,7 +65,8 @@ class Engine:
         self._drafter = drafter
         self._sequences: dict[Hashable, Sequence] = {}  # in flight, by request id
         self._aborted: list[Sequence] = []  # their outputs are due
-        self._tree = ChoiceTree(())  # of the last request with choices: mostly the next one has the same
+        # Of the last request with choices: mostly the next one has the same.
+        self._tree: ChoiceTree | None = None
         self._num_steps = self._num_output_tokens = 0
 
     @property
@@ -87,7 +88,7 @@ class Engine:
         self._validate(request)
         scoring = None
         if request.choices:
-            if request.choices != self._tree.choices:
+            if self._tree is None or request.choices != self._tree.choices:
                 self._tree = ChoiceTree(request.choices)
             scoring = Scoring(self._tree)
         sequence = Sequence(request, seed=secrets.randbits(63), eos_token_ids=self._eos_token_ids, scoring=scoring)

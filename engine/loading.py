@@ -1,0 +1,61 @@
+"""load: from a path to everything that a worker needs of a model."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.config import EngineConfig
+from engine.engine import Engine
+from engine.models import load_model
+from engine.tokenizer import Tokenizer, load_tokenizer
+
+SAMPLES = 64  # places of a file that the fingerprint reads
+SAMPLE_BYTES = 4096
+# What decides a model's outputs: weights, configuration, tokenizer, chat template.
+SUFFIXES = frozenset({".gguf", ".safetensors", ".json", ".jinja", ".model"})
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """`fingerprint` tells two models apart: what was computed by one must not be mixed with the other's."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    fingerprint: str
+
+
+def load(path: Path, config: EngineConfig) -> LoadedModel:
+    """Load a Hugging Face folder or a .gguf file and build an engine around it.
+
+    Raises ModelError or UnsupportedModel, which name the file, InvalidRequest for a configuration that the model cannot
+    serve, OutOfCache.
+    """
+    model = load_model(path, config.dtype, config.device)
+    tokenizer = load_tokenizer(path)
+    engine = Engine(
+        model,
+        config,
+        eos_token_ids=tokenizer.eos_token_ids | model.config.eos_token_ids,
+        token_bytes=tokenizer.token_bytes,
+    )
+    return LoadedModel(engine, tokenizer, fingerprint(path))
+
+
+def fingerprint(path: Path) -> str:
+    """16 hex digits of SHA-256 over the files' names, sizes, beginnings and evenly spaced samples.
+
+    Reads at most 260 KiB of a file, so that it costs nothing beside loading. A folder's other files do not count, nor
+    does where the model lies.
+    """
+    files = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES) if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.name}\0{size}\0".encode())
+        with file.open("rb") as stream:
+            for sample in range(SAMPLES + 1):
+                stream.seek(max(size - SAMPLE_BYTES, 0) * sample // SAMPLES)
+                digest.update(stream.read(SAMPLE_BYTES))
+    return digest.hexdigest()[:16]
