@@ -37,7 +37,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
     family = GGUF.get(architecture)
     if family is None:
         raise UnsupportedModel(file.path, f"architecture {architecture}; supported are {', '.join(GGUF)}")
-    if "token_embd.weight" not in file.shapes:
+    if "token_embd.weight" not in file.places:
         raise ModelError(file.path, "tensor token_embd.weight missing")
     prefix = architecture + "."
     values = {name.removeprefix(prefix): value for name, value in file.fields.values.items() if name.startswith(prefix)}
@@ -48,7 +48,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
     positions = fields.integer("context_length")
     return ModelConfig(
         architecture=architecture,
-        vocab_size=file.shapes["token_embd.weight"][0],
+        vocab_size=file.places["token_embd.weight"].shape[0],
         hidden_size=hidden_size,
         num_layers=fields.integer("block_count"),
         num_heads=num_heads,
@@ -59,8 +59,8 @@ def read_config(file: GGUFFile) -> ModelConfig:
         max_position=min(positions, fields.integer("attention.sliding_window", positions)),
         rms_eps=fields.number("attention.layer_norm_rms_epsilon"),
         rope_theta=fields.number("rope.freq_base", 10000.0),
-        rope_scaling=tuple(file.tensor(ROPE_FACTORS).tolist()) if ROPE_FACTORS in file.shapes else None,
-        tie_embeddings="output.weight" not in file.shapes,
+        rope_scaling=tuple(file.tensor(ROPE_FACTORS).tolist()) if ROPE_FACTORS in file.places else None,
+        tie_embeddings="output.weight" not in file.places,
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
         eos_token_ids=end_tokens.of_gguf(file),
