@@ -26,14 +26,15 @@ BUDGET = "loop budget"  # the render variable that counts iterations; with its s
 STATEMENTS = (nodes.Template, nodes.Output, nodes.TemplateData, nodes.For, nodes.If, nodes.Assign)
 PARTS = (nodes.Expr, nodes.Operand, nodes.Keyword, nodes.Pair)
 REFUSED = (nodes.MarkSafe, nodes.NSRef, nodes.Call)  # calls are let in one by one, see _check_call
-FILTERS = frozenset(
-    "abs capitalize count default d escape e first float int items join last length lower max min replace reverse round "
-    "sort string sum title tojson trim truncate unique upper wordcount".split()
-)
-METHODS = frozenset(
-    "strip lstrip rstrip lower upper title capitalize split rsplit splitlines startswith endswith find count "
-    "get keys values items isoformat strftime".split()
-)
+FILTERS = """
+    abs capitalize count default d escape e first float int items join last length lower max min replace reverse
+    round sort string sum title tojson trim truncate unique upper wordcount
+"""
+METHODS = """
+    strip lstrip rstrip lower upper title capitalize split rsplit splitlines startswith endswith find count
+    get keys values items isoformat strftime
+"""
+KNOWN_FILTERS, KNOWN_METHODS = frozenset(FILTERS.split()), frozenset(METHODS.split())
 
 
 class TooMuch(TemplateError):
@@ -48,8 +49,8 @@ class _Bounded(NodeTransformer):
         return super().generic_visit(node, *args, **kwargs)
 
     def _check(self, node: nodes.Node) -> None:
-        if isinstance(node, nodes.Filter) and node.name not in FILTERS:
-            refuse(node, f"no filter {node.name!r}; there are {', '.join(sorted(FILTERS))}")
+        if isinstance(node, nodes.Filter) and node.name not in KNOWN_FILTERS:
+            refuse(node, f"no filter {node.name!r}; there are {', '.join(sorted(KNOWN_FILTERS))}")
         if isinstance(node, nodes.Call):
             _check_call(node)
         elif isinstance(node, REFUSED) or not isinstance(node, (*STATEMENTS, *PARTS)):
@@ -76,10 +77,10 @@ def refuse(node: nodes.Node, reason: str) -> None:
 
 def _check_call(node: nodes.Call) -> None:
     target = node.node
-    known = isinstance(target, nodes.Getattr) and target.attr in METHODS
+    known = isinstance(target, nodes.Getattr) and target.attr in KNOWN_METHODS
     if not (known or (isinstance(target, nodes.Name) and target.name == "range")):
         name = target.attr if isinstance(target, nodes.Getattr) else getattr(target, "name", "an expression")
-        refuse(node, f"{name} cannot be called; there are range and the methods {', '.join(sorted(METHODS))}")
+        refuse(node, f"{name} cannot be called; there are range and the methods {', '.join(sorted(KNOWN_METHODS))}")
 
 
 def _check_constant(node: nodes.Node) -> None:
@@ -96,7 +97,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(undefined=StrictUndefined, autoescape=False, finalize=self._printable)
         self.max_chars = max_chars
         self.globals = {"range": _range}
-        self.filters = {name: self.filters[name] for name in FILTERS}
+        self.filters = {name: self.filters[name] for name in KNOWN_FILTERS}
         self.filters |= {"join": self._join, "replace": self._replace, COUNTED: _counted}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -104,7 +105,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return tree
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        return super().is_safe_attribute(obj, attr, value) and (not callable(value) or attr in METHODS)
+        return super().is_safe_attribute(obj, attr, value) and (not callable(value) or attr in KNOWN_METHODS)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         size = _size_of(operator, left, right)

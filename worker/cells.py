@@ -7,6 +7,7 @@ to binary, which copies nothing, and decoded cell by cell.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -27,8 +28,8 @@ def read_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[Row | R
             yield row
 
 
-def _as_bytes(array: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(array.type):
+def _as_bytes(array: pa.Array[Any]) -> pa.Array[Any]:
+    if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
     target = _byte_type(array.type)
     return array if target == array.type else array.cast(target)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ class OpenModel:
         self.tokenizer: Tokenizer = loaded.tokenizer
         self.max_model_len: int = loaded.engine.max_model_len
 
-    def run(self, requests: Iterator[Request | None], stop: Stop) -> Iterator[Output]:
+    def run(self, requests: Iterator[Request | None], stop: Stop) -> Generator[Output, None, None]:
         """The outputs of the requests, in the order they finish. Request ids must be distinct.
 
         `requests` is pulled from the calling thread, a few ahead of the engine. A None from it means "none at the

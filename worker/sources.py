@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TypeAlias
@@ -57,7 +57,7 @@ class Source:
 
     # -- the task's side ---------------------------------------------------------------------------------------------
 
-    def run(self, requests: Iterator[Request | None], stop: Stop) -> Iterator[Output]:
+    def run(self, requests: Iterator[Request | None], stop: Stop) -> Generator[Output, None, None]:
         """See OpenModel.run."""
         supply = Supply.MORE
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -13,7 +14,7 @@ class FreeText:
     """No choices, no columns of its own, nothing to prepare; the answer is the output."""
 
     choices: tuple[tuple[int, ...], ...] = ()
-    fields: tuple[pa.Field, ...] = ()
+    fields: tuple[pa.Field[Any], ...] = ()
     sample_rows = 0
 
     def read(self, text: str, choice_logprobs: tuple[float, ...] | None) -> dict[str, object]:

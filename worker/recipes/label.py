@@ -103,7 +103,11 @@ def label_tokens(labels: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int
 def end_of_answer(tokenizer: Tokenizer) -> int:
     """The end-of-sequence token that closes an answer of this model: what its chat template puts behind one."""
     if tokenizer.has_chat_template:
-        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+        turns = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "c"},
+        ]
         ends = [token for token in tokenizer.encode_chat(turns) if token in tokenizer.eos_token_ids]
         if ends:
             return ends[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -34,7 +34,7 @@ class Recipe(Protocol):
         """Token sequences the answer must be one of; empty where it is free text."""
 
     @property
-    def fields(self) -> tuple[pa.Field, ...]:
+    def fields(self) -> tuple[pa.Field[Any], ...]:
         """Columns beside `output` that `read` fills."""
 
     def text(self, row: Row) -> str:

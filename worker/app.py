@@ -1,0 +1,105 @@
+"""The Celery instance: its settings, and the start and end of a worker process.
+
+Started by `python -m worker`. The broker is only a hint, the database the truth; so messages are acknowledged early
+and nothing depends on what Celery or Redis remember.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import structlog
+from celery import Celery, signals
+
+from db.session import connect, migrate, session_factory
+from db.settings import Settings
+from worker import log as logs
+from worker.models import load_model
+from worker.process import Process
+from worker.runner import Runner
+from worker.sweep import Sweeper
+from worker.tasks import QUEUE, register, sender
+
+log = structlog.get_logger()
+
+CONFIG: dict[str, Any] = {
+    "task_default_queue": QUEUE,
+    "worker_pool": "threads",
+    "worker_prefetch_multiplier": 1,
+    # Late acknowledgement would keep unacknowledged messages, and with them three faults: Celery 5.7.0 ends when Redis
+    # drops, messages come twice after the visibility timeout, and unacked_mutex stops all redelivery for minutes.
+    "task_acks_late": False,
+    # With early acknowledgement a worker would fetch as many messages again as it has threads.
+    "worker_disable_prefetch": True,
+    "task_ignore_result": True,
+    "result_backend": None,
+    "task_serializer": "json",
+    "accept_content": ["json"],
+    "broker_connection_retry_on_startup": True,
+    "broker_connection_max_retries": None,
+    "broker_transport_options": {
+        "visibility_timeout": 3600,
+        "socket_timeout": 10,
+        "socket_connect_timeout": 5,
+        "health_check_interval": 10,
+        "unacked_mutex_expire": 30,
+    },
+    "worker_enable_remote_control": True,  # for ping alone
+    "worker_eta_task_limit": 100,
+    "worker_hijack_root_logger": False,
+    "worker_redirect_stdouts": False,
+}
+
+
+class WorkerApp:
+    """A Celery app and the process around it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.celery = Celery("nightmill", broker=settings.redis_url or None)
+        self.celery.conf.update(CONFIG, worker_concurrency=settings.worker_threads)
+        self._process: Process | None = None
+        self._sweeper: Sweeper | None = None
+        register(self.celery, self.process)
+        signals.setup_logging.connect(self._log, weak=False)
+        signals.worker_init.connect(self._start, weak=False)
+        signals.worker_ready.connect(self._ready, weak=False)
+        signals.worker_shutting_down.connect(self._drain, weak=False)
+        signals.worker_shutdown.connect(self._end, weak=False)
+
+    def process(self) -> Process:
+        assert self._process is not None, "tasks run in a started worker"
+        return self._process
+
+    def _log(self, **_: object) -> None:
+        logs.configure(self.settings)
+
+    def _start(self, **_: object) -> None:
+        settings = self.settings
+        database = connect(settings.database)
+        migrate(database)
+        runner = Runner(lambda name: load_model(name, settings))
+        owner = f"{socket.gethostname()}:{os.getpid()}"
+        self._process = Process(settings, session_factory(database), runner, sender(self.celery), owner)
+        self._sweeper = Sweeper(self._process)
+
+    def _ready(self, **_: object) -> None:
+        assert self._sweeper is not None, "worker_init comes first"
+        self._sweeper.start()
+        log.info("worker ready", owner=self.process().owner, threads=self.settings.worker_threads)
+
+    def _drain(self, **_: object) -> None:
+        """The first SIGTERM: tasks give their shards back and return, so that Celery need not wait for them."""
+        if self._process is not None:
+            self._process.drain.set()
+
+    def _end(self, **_: object) -> None:
+        if self._process is not None and self._sweeper is not None:
+            self._sweeper.stop()
+            self._process.runner.close()
+        log.info("worker ended")
+
+
+app = WorkerApp(Settings()).celery

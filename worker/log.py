@@ -1,0 +1,38 @@
+"""Logs: one structured line per event, with the ids of the job and the shard where there are any."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+from structlog.typing import Processor
+
+from db.settings import Settings
+
+
+def configure(settings: Settings) -> None:
+    """Send our events and those of the libraries to standard error, alike. Called once per process."""
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    renderer: list[Processor] = [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        *([structlog.processors.format_exc_info] if settings.log_json else []),
+        structlog.processors.JSONRenderer() if settings.log_json else structlog.dev.ConsoleRenderer(colors=False),
+    ]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=renderer))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.log_level.upper())
+    # Celery reports each task's receipt and end at this level: with a shard's own events that says everything twice.
+    logging.getLogger("celery").setLevel(max(root.level, logging.WARNING))

@@ -1,0 +1,127 @@
+"""merge: the manifest of a job, then its `_SUCCESS`, then the end of the job, in that order."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow.parquet as pq
+import structlog
+from db.publish import publish
+from sqlalchemy import select
+
+from db import jobs
+from db.errors import DomainError
+from db.models import Job, JobStatus, Shard, ShardStatus
+from db.session import db_now
+from db.specs import JobSpec
+from worker.parts import PartConflict, read_counts
+from worker.process import Process
+from worker.split import output_folder
+
+log = structlog.get_logger()
+
+MANIFEST = "_manifest.json"
+SUCCESS = "_SUCCESS"
+PAGE = 500  # shards read in one transaction
+
+
+def merge(process: Process, job_id: str) -> None:
+    """End a job that has no open shard left. May run twice at once: the first manifest stays."""
+    with process.sessions.begin() as session:
+        job = jobs.get(session, job_id)
+        running = jobs.has_running(session, job_id)
+    if job.status not in (JobStatus.FINALIZING, JobStatus.CANCELLING) or running:
+        return
+    try:
+        folder = output_folder(process, job.output_uri)
+        publish(folder, MANIFEST, lambda sink: _write(process, job, folder, sink))
+        if job.status is JobStatus.FINALIZING:
+            publish(folder, SUCCESS, lambda sink: None)
+    except (DomainError, PartConflict) as error:
+        log.error("manifest failed", error=str(error))
+        with process.sessions.begin() as session:
+            jobs.fail_job(session, job_id, code=error.code, message=str(error))
+        return
+    with process.sessions.begin() as session:
+        status = jobs.complete(session, job_id)
+    log.info("job ended", status=status)
+
+
+def _write(process: Process, job: Job, folder: Path, sink: BinaryIO) -> None:
+    """The head as one object, and the files streamed into it: a job may have a million parts."""
+    head = json.dumps(_head(process, job, folder), indent=2, ensure_ascii=False)
+    sink.write(head.removesuffix("\n}").encode() + b',\n  "files": [')
+    for position, shard in enumerate(_parts(process, job.id)):
+        entry = {
+            "name": shard.part,
+            "shard": shard.index,
+            "first_row": shard.first_row,
+            "rows": shard.stop_row - shard.start_row,
+            "rows_failed": shard.rows_failed,
+            "bytes": shard.part_bytes,
+            "sha256": shard.part_sha256,
+        }
+        sink.write((",\n    " if position else "\n    ").encode() + json.dumps(entry).encode())
+    sink.write(b"\n  ]\n}\n")
+
+
+def _head(process: Process, job: Job, folder: Path) -> dict[str, Any]:
+    spec = JobSpec.model_validate(job.spec)
+    prepared = dict(job.prepared or {})
+    first = next(_parts(process, job.id), None)
+    schema = list(pq.read_schema(folder / str(first.part))) if first is not None else []
+    with process.sessions.begin() as session:
+        now = session.scalar(select(db_now()))
+    return {
+        "format": "nightmill/1",
+        "job": job.id,
+        "complete": job.status is JobStatus.FINALIZING,
+        "created_at": _iso(job.created_at),
+        "started_at": _iso(job.started_at),
+        "finished_at": _iso(now),
+        "model": {"name": spec.model, "fingerprint": prepared.pop("model_fingerprint", None)},
+        "sampling": spec.sampling.model_dump(mode="json"),
+        "spec": job.spec,
+        "prepared": prepared,
+        "rows": {"input": job.num_rows, "succeeded": job.rows_succeeded, "failed": job.rows_failed},
+        "errors": _errors(process, job.id, folder),
+        "tokens": {"prompt": job.prompt_tokens, "cached": job.cached_tokens, "output": job.output_tokens},
+        "schema": [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in schema],
+    }
+
+
+def _errors(process: Process, job_id: str, folder: Path) -> dict[str, int]:
+    """Error rows by code, from the footers of the parts that have any."""
+    total: Counter[str] = Counter()
+    for shard in _parts(process, job_id):
+        if shard.rows_failed:
+            num_rows = shard.stop_row - shard.start_row
+            total.update(read_counts(folder / str(shard.part), job_id, shard.index, num_rows).errors)
+    return dict(sorted(total.items()))
+
+
+def _parts(process: Process, job_id: str) -> Iterator[Shard]:
+    """The done shards of a job by index, a page at a time, so that no transaction is held open meanwhile."""
+    after = -1
+    while True:
+        query = (
+            select(Shard)
+            .where(Shard.job_id == job_id, Shard.status == ShardStatus.DONE, Shard.index > after)
+            .order_by(Shard.index)
+            .limit(PAGE)
+        )
+        with process.sessions.begin() as session:
+            page = list(session.scalars(query))
+        yield from page
+        if len(page) < PAGE:
+            return
+        after = page[-1].index
+
+
+def _iso(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,33 @@
+"""Models: from the name in a job to an engine with its tokenizer."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, cast
+
+from db import model_files
+from db.settings import Settings
+
+if TYPE_CHECKING:
+    from engine import LoadedModel
+
+
+def load_model(name: str, settings: Settings) -> LoadedModel:
+    """Raises ModelMissing (db.errors) and EngineError."""
+    if settings.engine_factory:
+        module, _, function = settings.engine_factory.partition(":")
+        return cast("LoadedModel", getattr(importlib.import_module(module), function)(name, settings))
+    # Imported where used: torch takes seconds and half a gigabyte, and a worker with another factory needs neither.
+    from engine import EngineConfig, load
+
+    config = EngineConfig(
+        dtype=settings.engine_dtype,
+        block_size=settings.engine_block_size,
+        cache_bytes=settings.engine_cache_bytes,
+        max_model_len=settings.engine_max_model_len,
+        max_sequences=settings.engine_max_sequences,
+        token_budget=settings.engine_token_budget,
+        prefix_caching=settings.engine_prefix_caching,
+        num_threads=settings.engine_threads,
+    )
+    return load(model_files.find(name, settings), config)

@@ -1,0 +1,169 @@
+"""Parts: the output files. Schema, writing, and recognising a part that an earlier attempt has finished."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from db.errors import InvalidJob
+from db.progress import Progress
+from db.specs import JobSpec
+from worker.recipes import Recipe
+from worker.rows import Result
+
+ROW_GROUP_ROWS = 10_000
+ROW_GROUP_BYTES = 32 << 20  # of the columns in memory, before encoding
+ERROR = pa.struct([pa.field("code", pa.string()), pa.field("message", pa.string())])
+TOKEN_COLUMNS = ("prompt_tokens", "cached_tokens", "output_tokens", "truncated_tokens")
+META_JOB, META_SHARD, META_COUNTS = "nightmill.job", "nightmill.shard", "nightmill.counts"
+
+
+class PartConflict(Exception):
+    """A file with the part's name lies in the output folder and is not this shard's part."""
+
+    code = "output_conflict"
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a part holds: rows and tokens, and its error rows by code."""
+
+    progress: Progress
+    errors: dict[str, int]
+
+
+class Tally:
+    """Counts the results of a shard. One thread adds; any thread may look."""
+
+    def __init__(self) -> None:
+        self._errors: Counter[str] = Counter()
+        self.progress = Progress()
+
+    def add(self, result: Result) -> None:
+        failed = result.error is not None
+        if result.error is not None:
+            self._errors[result.error[0]] += 1
+        seen = self.progress
+        self.progress = Progress(
+            rows_succeeded=seen.rows_succeeded + (not failed),
+            rows_failed=seen.rows_failed + failed,
+            prompt_tokens=seen.prompt_tokens + result.prompt_tokens,
+            cached_tokens=seen.cached_tokens + result.cached_tokens,
+            output_tokens=seen.output_tokens + result.output_tokens,
+        )
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self.progress, dict(sorted(self._errors.items())))
+
+
+def part_name(index: int) -> str:
+    return f"part-{index:05d}.parquet"
+
+
+def added_fields(spec: JobSpec, recipe: Recipe) -> list[pa.Field[Any]]:
+    """The columns a job adds to the kept ones, without the job's prefix."""
+    logprobs = [pa.field("logprobs", pa.large_string())] if spec.sampling.logprobs is not None else []
+    return [
+        pa.field("output", pa.large_string()),
+        *recipe.fields,
+        pa.field("finish_reason", pa.string()),
+        pa.field("error", ERROR),
+        *(pa.field(name, pa.int32()) for name in TOKEN_COLUMNS),
+        *logprobs,
+    ]
+
+
+def part_schema(spec: JobSpec, recipe: Recipe, source: pa.Schema) -> pa.Schema:
+    """Kept input columns, unchanged, and then the added ones. Raises InvalidJob where a name would come twice."""
+    kept = kept_columns(spec, source)
+    added = [field.with_name(spec.output_prefix + field.name) for field in added_fields(spec, recipe)]
+    twice = sorted(set(kept) & {field.name for field in added})
+    if twice:
+        reason = f"the input has a column {twice[0]!r} already; set output_prefix, or leave it out of keep_columns"
+        raise InvalidJob("keep_columns", reason)
+    return pa.schema([*(source.field(name) for name in kept), *added])
+
+
+def kept_columns(spec: JobSpec, source: pa.Schema) -> list[str]:
+    return list(source.names if spec.keep_columns is None else spec.keep_columns)
+
+
+def to_batch(kept: pa.RecordBatch, results: Sequence[Result], schema: pa.Schema, prefix: str) -> pa.RecordBatch:
+    """Output rows: the kept columns of some input rows beside their results."""
+    arrays = [kept.column(name) for name in kept.schema.names]
+    for field in list(schema)[len(arrays) :]:
+        name = field.name.removeprefix(prefix)
+        arrays.append(pa.array([_value(result, name) for result in results], field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _value(result: Result, name: str) -> object:
+    if name == "error":
+        return None if result.error is None else {"code": result.error[0], "message": result.error[1]}
+    if name in TOKEN_COLUMNS or name in ("finish_reason", "logprobs"):
+        return getattr(result, name)
+    return result.values.get(name)
+
+
+class PartWriter:
+    """Writes batches as row groups of a bounded size. The file is a part only once `finish` has returned."""
+
+    def __init__(self, sink: BinaryIO, schema: pa.Schema) -> None:
+        # Data page checksums: a reader that verifies them finds a flipped bit, which Arrow otherwise returns as data.
+        self._writer = pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True)
+        self._schema = schema
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+        self.num_rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= ROW_GROUP_ROWS or self._bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        table = pa.Table.from_batches(self._batches, self._schema)
+        if table.num_rows:
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        self.num_rows += table.num_rows
+        self._batches, self._rows, self._bytes = [], 0, 0
+
+    def finish(self, job_id: str, shard: int, counts: Counts) -> None:
+        self._flush()
+        known = {META_JOB: job_id, META_SHARD: str(shard), META_COUNTS: json.dumps(asdict(counts))}
+        self._writer.add_key_value_metadata(known)
+        self._writer.close()
+
+    def abandon(self) -> None:
+        """Let the writer go without leaving it to the garbage collector, which would write to a closed file."""
+        if self._writer.is_open:
+            self._writer.close()
+
+
+def read_counts(path: Path, job_id: str, shard: int, num_rows: int) -> Counts:
+    """The counts of a finished part, from its footer. Raises PartConflict when the file is not that part."""
+    try:
+        metadata = pq.read_metadata(path)
+        known = {
+            key.decode(): value.decode() for key, value in (metadata.metadata or {}).items() if b"nightmill" in key
+        }
+    except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
+        raise PartConflict(path, f"not a readable Parquet file: {error}") from error
+    if (known.get(META_JOB), known.get(META_SHARD)) != (job_id, str(shard)) or metadata.num_rows != num_rows:
+        raise PartConflict(path, f"not the part of shard {shard} of job {job_id}")
+    counts = json.loads(known[META_COUNTS])
+    return Counts(Progress(**counts["progress"]), counts["errors"])

@@ -1,0 +1,48 @@
+"""What a job's specification means for a model: recipe, rows and columns, put together the same way by every task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from db.errors import InvalidJob
+from db.settings import Settings
+from db.specs import JobSpec
+from worker.parts import kept_columns, part_schema
+from worker.recipes import Recipe, build
+from worker.rows import RowMaker
+from worker.runner import OpenModel
+from worker.shards import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    recipe: Recipe
+    maker: RowMaker
+    layout: Layout
+
+
+def plan(
+    spec: JobSpec, model: OpenModel, settings: Settings, source: pa.Schema, prepared: Mapping[str, object]
+) -> Plan:
+    """Raises InvalidJob, and EngineError for sampling parameters that the engine refuses."""
+    recipe = build(spec.recipe, model.tokenizer, max_chars=settings.max_prompt_bytes, prepared=prepared)
+    maker = RowMaker(
+        spec,
+        recipe,
+        model.tokenizer,
+        max_model_len=model.max_model_len,
+        max_prompt_bytes=settings.max_prompt_bytes,
+    )
+    if maker.max_prompt_tokens < 1:
+        reason = f"leaves no room for a prompt: the model takes {model.max_model_len} tokens in all"
+        raise InvalidJob("sampling.max_tokens", reason)
+    layout = Layout(
+        read=spec.recipe.columns,
+        kept=tuple(kept_columns(spec, source)),
+        schema=part_schema(spec, recipe, source),
+        prefix=spec.output_prefix,
+    )
+    return Plan(recipe, maker, layout)

@@ -1,0 +1,42 @@
+"""Process: what the tasks of one worker process share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+from kombu.exceptions import OperationalError
+from sqlalchemy.orm import Session, sessionmaker
+
+from db import dispatch
+from db.dispatch import Wakeup
+from db.settings import Settings
+from worker.runner import Runner
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    settings: Settings
+    sessions: sessionmaker[Session]
+    runner: Runner
+    send: Callable[[Wakeup], None]  # raises kombu's OperationalError when the broker is away
+    owner: str  # the name of this process on leases
+    drain: threading.Event = field(default_factory=threading.Event)  # set: give the shards back and end
+
+    def dispatch(self) -> None:
+        """Send what is due. A broker that is away loses nothing: the next call sends it."""
+        settings = self.settings
+        with self.sessions.begin() as session:
+            due = dispatch.due(session, window=settings.shard_window, redispatch_seconds=settings.redispatch_seconds)
+        for position, wakeup in enumerate(due):
+            try:
+                self.send(wakeup)
+            except OperationalError as error:
+                log.warning("the broker takes no message", error=str(error))
+                with self.sessions.begin() as session:
+                    dispatch.unsent(session, due[position:])
+                return

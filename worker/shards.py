@@ -1,0 +1,167 @@
+"""Shards: a row range of the input goes through the engine and comes out as one part file, in row order."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+from db.publish import publish
+
+from db import parquet
+from db.shards import Claim, PartFile
+from engine.request import Output, Request
+from worker.cells import read_rows
+from worker.parts import Counts, PartWriter, Tally, part_name, read_counts, to_batch
+from worker.recipes import RowRefused
+from worker.rows import Result, RowMaker, refused
+from worker.runner import OpenModel
+from worker.sources import Stop, Stopped
+
+READ_ROWS = 256  # input rows read together, and written together
+LEAST_CHUNKS = 4
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Some input rows whose results are on their way. Written as one when the last of them is there."""
+
+    kept: pa.RecordBatch
+    results: list[Result | None]
+    missing: int
+
+    @classmethod
+    def of(cls, kept: pa.RecordBatch) -> Chunk:
+        return cls(kept, [None] * kept.num_rows, kept.num_rows)
+
+    def put(self, offset: int, result: Result) -> None:
+        assert self.results[offset] is None, f"row {offset} of a chunk is answered twice"
+        self.results[offset] = result
+        self.missing -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns a shard reads and writes."""
+
+    read: tuple[str, ...]  # what the recipe reads
+    kept: tuple[str, ...]
+    schema: pa.Schema  # of the part
+    prefix: str  # of the added columns
+
+    @property
+    def columns(self) -> list[str]:
+        """Every input column that is needed, once."""
+        return list(dict.fromkeys([*self.kept, *self.read]))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How many rows may be open at once, from the first unfinished one to the last one read."""
+
+    num_chunks: int
+
+    @classmethod
+    def of(cls, max_sequences: int) -> Window:
+        """Enough that one long answer does not keep the engine's other places empty."""
+        return cls(max(LEAST_CHUNKS, -(-4 * max_sequences // READ_ROWS)))
+
+
+@dataclass(slots=True)
+class ShardWork:
+    """One attempt at a shard. Memory is bounded by the window, whatever the shard's size."""
+
+    claim: Claim
+    layout: Layout
+    maker: RowMaker
+    model: OpenModel
+    window: Window
+    stop: Stop
+    tally: Tally
+    _chunks: deque[Chunk] = field(default_factory=deque)  # open ones, in row order
+    _asked: dict[int, tuple[Chunk, int, int]] = field(default_factory=dict)  # row -> chunk, offset, truncated tokens
+
+    def write(self, sink: BinaryIO) -> None:
+        """Compute the shard into `sink`. Raises Stopped, EngineFailed, InvalidDataset."""
+        writer = PartWriter(sink, self.layout.schema)
+        try:
+            with contextlib.closing(self.model.run(self._requests(writer), self.stop)) as outputs:
+                for output in outputs:
+                    self._take(output)
+                    self._flush(writer)
+            writer.finish(self.claim.job_id, self.claim.index, self.tally.counts)
+        except BaseException:
+            writer.abandon()
+            raise
+        rows = writer.num_rows
+        assert rows == self.claim.num_rows, f"shard {self.claim.shard_id} has {rows} of {self.claim.num_rows} rows"
+
+    def _requests(self, writer: PartWriter) -> Iterator[Request | None]:
+        """The requests of the rows, in row order; None while the window is full."""
+        claim, row_index = self.claim, self.claim.first_row
+        batches = parquet.read(
+            Path(claim.file), claim.start_row, claim.stop_row, self.layout.columns, batch_rows=READ_ROWS
+        )
+        for batch in batches:
+            if self.stop():
+                raise Stopped
+            while len(self._chunks) >= self.window.num_chunks:
+                yield None
+            chunk = Chunk.of(batch.select(list(self.layout.kept)))
+            self._chunks.append(chunk)
+            for offset, row in enumerate(read_rows(batch, self.layout.read)):
+                try:
+                    if isinstance(row, RowRefused):
+                        raise row
+                    request, truncated = self.maker.request(row_index, row)
+                except RowRefused as error:
+                    self._put(chunk, offset, refused(error))
+                else:
+                    self._asked[row_index] = (chunk, offset, truncated)
+                    yield request
+                row_index += 1
+            self._flush(writer)
+
+    def _take(self, output: Output) -> None:
+        assert isinstance(output.id, int)  # the row index that the request was made with
+        chunk, offset, truncated = self._asked.pop(output.id)
+        self._put(chunk, offset, self.maker.result(output, truncated))
+
+    def _put(self, chunk: Chunk, offset: int, result: Result) -> None:
+        chunk.put(offset, result)
+        self.tally.add(result)
+
+    def _flush(self, writer: PartWriter) -> None:
+        while self._chunks and not self._chunks[0].missing:
+            chunk = self._chunks.popleft()
+            results = [result for result in chunk.results if result is not None]
+            writer.write(to_batch(chunk.kept, results, self.layout.schema, self.layout.prefix))
+
+
+def adopt(folder: Path, claim: Claim) -> tuple[PartFile, Counts] | None:
+    """The part of this shard that an earlier attempt published before it died; None when there is none.
+
+    Raises PartConflict when the file is not this shard's.
+    """
+    path = folder / part_name(claim.index)
+    if not path.exists():
+        return None
+    counts = read_counts(path, claim.job_id, claim.index, claim.num_rows)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return PartFile(path.name, path.stat().st_size, digest), counts
+
+
+def compute(folder: Path, work: ShardWork) -> tuple[PartFile, Counts]:
+    """Write the part and publish it. Another attempt may have been first: then its part is the one."""
+    name = part_name(work.claim.index)
+    published = publish(folder, name, work.write)
+    if not published.created:
+        counts = read_counts(folder / name, work.claim.job_id, work.claim.index, work.claim.num_rows)
+        return PartFile(name, published.num_bytes, published.sha256), counts
+    return PartFile(name, published.num_bytes, published.sha256), work.tally.counts

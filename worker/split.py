@@ -1,0 +1,86 @@
+"""split: what only the worker can check about a job, what all its shards must know alike, and its shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import structlog
+from db.files import resolve_input
+from db.uris import resolve
+
+from db import datasets, jobs
+from db.datasets import Dataset
+from db.errors import DomainError
+from db.models import Job
+from db.plans import plan_shards
+from db.shards import Beat
+from db.specs import JobSpec
+from engine.errors import EngineError
+from worker import samples
+from worker.heartbeat import Heartbeat
+from worker.plans import plan
+from worker.process import Process
+from worker.sources import EngineFailed, Stopped
+
+log = structlog.get_logger()
+
+
+def split(process: Process, job_id: str) -> None:
+    """Bring a job from VALIDATING to RUNNING, or to FAILED for a reason that no retry would change."""
+    settings = process.settings
+    with process.sessions.begin() as session:
+        job = jobs.begin_split(session, job_id, settings.max_attempts, lease_seconds=settings.lease_seconds)
+    if job is None:
+        return
+    try:
+        with Heartbeat(lambda: _beat(process, job_id), settings.lease_seconds) as heart:
+            _split(process, job, heart)
+    except Stopped:
+        return  # Cancelled, or this worker is told to end: the lease runs out and another takes the split up.
+    except EngineFailed as error:
+        # Not the job's fault for certain. The lease runs out, and begin_split bounds the attempts.
+        log.error("split broke off", error=str(error))
+    except (DomainError, EngineError) as error:
+        log.warning("job refused", code=error.code, error=str(error))
+        with process.sessions.begin() as session:
+            jobs.fail_job(session, job_id, code=error.code, message=str(error))
+    else:
+        process.dispatch()
+
+
+def _beat(process: Process, job_id: str) -> Beat:
+    with process.sessions.begin() as session:
+        alive = jobs.beat_split(session, job_id, lease_seconds=process.settings.lease_seconds)
+    return Beat.OK if alive else Beat.LOST
+
+
+def _split(process: Process, job: Job, heart: Heartbeat) -> None:
+    settings, spec = process.settings, JobSpec.model_validate(job.spec)
+    dataset = datasets.inspect(resolve_input(spec.input, settings))
+    resolve(job.output_uri, settings.roots)
+    prepared = prepare(process, spec, dataset, job.num_rows, heart)
+    shards = plan_shards(dataset, spec.shard_rows or settings.shard_rows, spec.max_rows)
+    with process.sessions.begin() as session:
+        jobs.finish_split(session, job.id, prepared=prepared, shards=shards)
+    log.info("job split", rows=job.num_rows)
+
+
+def prepare(process: Process, spec: JobSpec, dataset: Dataset, num_rows: int, heart: Heartbeat) -> dict[str, Any]:
+    """What the manifest and every shard must know of the model: its fingerprint, and what the recipe learns of it."""
+
+    def stop() -> bool:
+        return process.drain.is_set() or heart.verdict is not Beat.OK
+
+    with process.runner.use(spec.model, stop) as model:
+        made = plan(spec, model, process.settings, dataset.schema, {})
+        sample = samples.texts(dataset, num_rows, made)
+        learnt = made.recipe.prepare(sample, lambda texts: samples.score(texts, made, model, stop))
+        return {"model_fingerprint": model.fingerprint, **learnt}
+
+
+def output_folder(process: Process, output_uri: str) -> Path:
+    """The job's output folder, checked again: links inside the roots may have changed since the submission."""
+    folder = resolve(output_uri, process.settings.roots)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,45 @@
+"""sweep: what a lost message left behind is sent again, and the worker says that it lives."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from db.workers import worker_seen
+from worker.process import Process
+
+log = structlog.get_logger()
+
+
+class Sweeper:
+    """A thread that looks every `sweep_seconds`. Any number of processes may sweep at once."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="sweep", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._left.set()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while not self._left.wait(self._process.settings.sweep_seconds):
+            try:
+                sweep(self._process)
+            except SQLAlchemyError as error:
+                log.warning("sweep failed", error=str(error))
+
+
+def sweep(process: Process) -> None:
+    stats = process.runner.stats
+    with process.sessions.begin() as session:
+        worker_seen(session, process.owner, process.runner.model, asdict(stats) if stats is not None else {})
+    if not process.drain.is_set():
+        process.dispatch()
