@@ -1,0 +1,144 @@
+"""A model of a few lines: bytes are its tokens, and it answers with the last message in capitals.
+
+`build` is an engine factory (NIGHTMILL_ENGINE_FACTORY=tests.worker.fakes:build). The model's name says how it behaves:
+"fake", "fake:slow" (10 ms per step), "fake:small" (a context of 64 tokens), "fake:crash" (its third step fails),
+"fake:plain" (no chat template); any other name is missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from db.errors import ModelMissing
+from db.settings import Settings
+from engine.errors import RequestTooLong
+from engine.request import FinishReason, Output, Request
+
+END = 256
+ROLES = {"system": 257, "user": 258, "assistant": 259, "tool": 260}
+
+
+@dataclass
+class FakeTokenizer:
+    has_chat_template: bool = True
+    bos_token_id: int | None = None
+    vocab_size: int = 261
+    eos_token_ids: frozenset[int] = frozenset({END})
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]], *, prefill: str = "") -> list[int]:
+        turns = [[ROLES[message["role"]], *message["content"].encode(), END] for message in messages]
+        return [*sum(turns, []), ROLES["assistant"], *prefill.encode()]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(token for token in ids if token < 256).decode(errors="replace")
+
+
+def answer(request: Request) -> list[int]:
+    """The text of the last message in capitals: the bytes between its markers, or the whole prompt without any."""
+    marks = [place for place, token in enumerate(request.prompt) if token > END]
+    start, stop = (marks[-2] + 1, marks[-1] - 1) if len(marks) > 1 else (0, len(request.prompt))
+    return list(bytes(request.prompt[start:stop]).upper())
+
+
+def scores(request: Request) -> tuple[float, ...]:
+    """A choice that occurs in the last message is likely; the earlier of two likelier."""
+    text = bytes(answer(request)).lower()
+    return tuple(
+        -0.5 - 0.1 * place - 2.0 * (bytes(token for token in choice if token < 256).lower() not in text)
+        for place, choice in enumerate(request.choices)
+    )
+
+
+@dataclass
+class FakeEngine:
+    """Finishes out of order: a request takes 1 to 5 steps, by the sum of its prompt."""
+
+    max_model_len: int = 4096
+    max_sequences: int = 8
+    step_seconds: float = 0.0
+    crash_at: int = 0
+    steps: int = 0
+    closed: bool = False
+    added: list[Hashable] = field(default_factory=list)
+    aborted: list[Hashable] = field(default_factory=list)
+    waiting: deque[Request] = field(default_factory=deque)
+    running: list[tuple[Request, int]] = field(default_factory=list)
+    keep_log: bool = True
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.waiting) < self.max_sequences
+
+    @property
+    def idle(self) -> bool:
+        return not self.waiting and not self.running
+
+    def add(self, request: Request) -> None:
+        if len(request.prompt) + request.max_new_tokens > self.max_model_len:
+            raise RequestTooLong(len(request.prompt) + request.max_new_tokens, self.max_model_len, "max_model_len")
+        if self.keep_log:
+            self.added.append(request.id)
+        self.waiting.append(request)
+
+    def abort(self, request_id: Hashable) -> bool:
+        self.aborted.append(request_id)
+        self.waiting = deque(request for request in self.waiting if request.id != request_id)
+        self.running = [(request, left) for request, left in self.running if request.id != request_id]
+        return True
+
+    def step(self) -> list[Output]:
+        self.steps += 1
+        if self.steps == self.crash_at:
+            raise RuntimeError("the fake engine broke")
+        time.sleep(self.step_seconds)
+        while self.waiting and len(self.running) < self.max_sequences:
+            request = self.waiting.popleft()
+            self.running.append((request, 1 + sum(request.prompt) % 5))
+        self.running = [(request, left - 1) for request, left in self.running]
+        done = [request for request, left in self.running if left == 0]
+        self.running = [(request, left) for request, left in self.running if left]
+        return [complete(request) for request in done]
+
+    def stats(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def complete(request: Request) -> Output:
+    size = len(request.prompt)
+    if request.choices:
+        logprobs = scores(request)
+        best = request.choices[max(range(len(logprobs)), key=logprobs.__getitem__)]
+        return Output(request.id, best, FinishReason.STOP, size, 0, len(best), choice_logprobs=logprobs)
+    tokens = answer(request)
+    kept = tuple(tokens[: request.sampling.max_tokens])
+    reason = FinishReason.STOP if len(kept) == len(tokens) else FinishReason.LENGTH
+    return Output(request.id, kept, reason, size, 0, len(kept))
+
+
+@dataclass(frozen=True)
+class FakeModel:
+    engine: FakeEngine = field(default_factory=FakeEngine)
+    tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)
+    fingerprint: str = "f" * 16
+
+
+def build(name: str, settings: Settings) -> FakeModel:
+    engines = {
+        "fake": lambda: FakeEngine(keep_log=False),
+        "fake:slow": lambda: FakeEngine(step_seconds=0.01),
+        "fake:small": lambda: FakeEngine(max_model_len=64),
+        "fake:crash": lambda: FakeEngine(crash_at=3),
+        "fake:plain": FakeEngine,
+    }
+    if name not in engines:
+        raise ModelMissing(name, "no such fake")
+    return FakeModel(engines[name](), FakeTokenizer(has_chat_template=name != "fake:plain"))

@@ -1,0 +1,153 @@
+"""Recipes: prompts, choices, calibration, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from db.errors import InvalidJob
+from db.specs import Chat, Example, Generate, Label, Summarize
+from tests.worker.fakes import END, FakeTokenizer
+from worker.recipes import Recipe, RowRefused, build
+from worker.recipes.label import label_tokens
+
+
+def made(spec: Summarize | Label | Generate | Chat, **prepared: object) -> Recipe:
+    return build(spec, FakeTokenizer(), max_chars=100, prepared=prepared)
+
+
+def refusal(recipe: Recipe, row: dict[str, object]) -> tuple[str, str]:
+    with pytest.raises(RowRefused) as caught:
+        recipe.text(row)
+    return caught.value.code, caught.value.message
+
+
+def test_summarize() -> None:
+    recipe = made(Summarize(max_words=50))
+    assert recipe.messages({}, "Long.") == [
+        {"role": "system", "content": "Summarize the text in at most 50 words. Write the summary only."},
+        {"role": "user", "content": "Long."},
+    ]
+    assert recipe.default_max_tokens == 96
+    assert recipe.read(" A summary.\n", None) == {"output": "A summary."}
+    assert refusal(recipe, {"text": None}) == ("null_text", "the column 'text' is null")
+    assert refusal(recipe, {"text": " \n"}) == ("empty_text", "the column 'text' is empty")
+
+
+def test_instruction_replaces_the_recipes_own() -> None:
+    recipe = made(Summarize(instruction="TL;DR {max_words}"))
+    assert recipe.messages({}, "x")[0] == {"role": "system", "content": "TL;DR {max_words}"}
+
+
+def test_generate() -> None:
+    recipe = made(Generate(template="{{ a }} and {{ b }}", system="Be brief.", columns=("a", "b")))
+    assert recipe.text({"a": 1, "b": "two"}) == "1 and two"
+    assert recipe.messages({}, "t") == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "t"}]
+    assert refusal(recipe, {"a": None, "b": 1})[0] == "template_error"
+    assert refusal(recipe, {"a": "x" * 100, "b": 1}) == ("template_error", "the text is longer than 100 characters")
+    assert refusal(made(Generate(template="{{ a }}")), {"a": " "}) == ("empty_text", "the template gives an empty text")
+    assert made(Generate(template="x")).messages({}, "t") == [{"role": "user", "content": "t"}]
+
+
+CONVERSATION = [{"role": "system", "content": "S"}, {"role": "user", "content": "longest"}]
+
+
+def test_chat() -> None:
+    recipe = made(Chat())
+    assert recipe.text({"messages": CONVERSATION}) == "longest"
+    assert recipe.messages({"messages": CONVERSATION}, "cut") == [CONVERSATION[0], {"role": "user", "content": "cut"}]
+    assert recipe.text({"messages": '[{"role": "user", "content": "json", "name": "ignored"}]'}) == "json"
+
+
+@pytest.mark.parametrize(
+    ("messages", "code", "message"),
+    [
+        (None, "null_text", "the column 'messages' is null"),
+        ([], "empty_text", "the list of messages is empty"),
+        ([{"role": "user", "content": " "}], "empty_text", "every message is empty"),
+        ("{", "invalid_messages", "not JSON: Expecting property name enclosed in double quotes"),
+        ("[" * 100_000, "invalid_messages", "not JSON: maximum recursion depth exceeded"),
+        ('{"role": "user"}', "invalid_messages", "a list of messages is wanted, not dict"),
+        (["hi"], "invalid_messages", "message 0 is not an object"),
+        ([{"role": "robot", "content": "x"}], "invalid_messages", "message 0 has the role 'robot'"),
+        ([{"role": "user", "content": None}], "invalid_messages", "message 0 has no text as its content"),
+        ('[{"role": "user", "content": "\\ud800"}]', "invalid_messages", "message 0 is not Unicode text"),
+    ],
+)
+def test_chat_refuses(messages: object, code: str, message: str) -> None:
+    got = refusal(made(Chat()), {"messages": messages})
+    assert got[0] == code
+    assert got[1].startswith(message)
+
+
+SENTIMENT = Label(labels=("good", "bad"), descriptions={"good": "praise"}, examples=(Example(text="meh", label="bad"),))
+
+
+def test_label_prompt() -> None:
+    recipe = made(SENTIMENT)
+    assert recipe.messages({}, "nice") == [
+        {
+            "role": "system",
+            "content": "Classify the text. The labels are: good, bad. good: praise Answer with one label only.",
+        },
+        {"role": "user", "content": "meh"},
+        {"role": "assistant", "content": "bad"},
+        {"role": "user", "content": "nice"},
+    ]
+    assert recipe.choices == (tuple(b"good"), tuple(b"bad"))
+
+
+def test_label_without_calibration() -> None:
+    values = made(SENTIMENT).read("bad", (math.log(0.1), math.log(0.3)))
+    assert values == {"output": "bad", "label": "bad", "confidence": pytest.approx(0.75)}
+
+
+def test_label_divides_the_prior_out() -> None:
+    """0.4 against a prior of 0.2 beats 0.6 against 0.8: 2 to 0.75."""
+    values = made(SENTIMENT, label_prior=[0.2, 0.8]).read("bad", (math.log(0.4), math.log(0.6)))
+    assert values == {"output": "good", "label": "good", "confidence": pytest.approx(2 / 2.75)}
+
+
+def test_a_label_that_begins_another_ends_with_the_end() -> None:
+    assert label_tokens(("no", "not", "yes"), FakeTokenizer()) == ((*b"no", END), tuple(b"not"), tuple(b"yes"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        (("a", ""), "the label '' has no tokens"),
+        (("a", "A"), "'A' and 'a' are the same to the tokenizer"),
+    ],
+)
+def test_labels_the_tokenizer_cannot_tell_apart(labels: tuple[str, ...], reason: str) -> None:
+    class Lower(FakeTokenizer):
+        def encode(self, text: str) -> list[int]:
+            return super().encode(text.lower())
+
+    with pytest.raises(InvalidJob) as caught:
+        label_tokens(labels, Lower())
+    assert caught.value.reason == reason
+
+
+def prior(calibration: str, sample: list[str]) -> tuple[dict[str, object], list[str]]:
+    seen: list[str] = []
+
+    def score(texts: list[str]) -> list[tuple[float, ...]]:
+        seen.extend(texts)
+        return [(math.log(0.2), math.log(0.6)) if text else (math.log(0.3), math.log(0.1)) for text in texts]
+
+    return made(SENTIMENT.model_copy(update={"calibration": calibration})).prepare(sample, score), seen
+
+
+def test_calibration() -> None:
+    sample = ["x"] * 16
+    assert prior("none", sample) == ({}, [])
+    learnt, seen = prior("batch", sample)
+    assert (learnt["label_prior"], learnt["label_prior_of"]) == (pytest.approx([0.25, 0.75]), 16)
+    assert seen == sample
+    # Too few rows for a mean over rows: content-free texts, two of which have the odds 1:3 and one 3:1.
+    learnt, seen = prior("batch", sample[:15])
+    assert seen == ["N/A", "", "[MASK]"]
+    assert learnt["label_prior"] == pytest.approx([1.25 / 3, 1.75 / 3])
+    assert prior("contextual", sample)[1] == seen
