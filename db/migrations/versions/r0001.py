@@ -10,9 +10,15 @@ down_revision = None
 
 OPEN = sa.text("status IN ('validating', 'running', 'finalizing', 'cancelling')")
 JOB_STATUSES = (
-    ("validating", "running", "finalizing", "cancelling")
-    + ("completed", "completed_with_errors", "failed", "cancelled")
-)  # fmt: skip
+    "validating",
+    "running",
+    "finalizing",
+    "cancelling",
+    "completed",
+    "completed_with_errors",
+    "failed",
+    "cancelled",
+)
 SHARD_STATUSES = ("pending", "running", "done", "cancelled", "failed")
 
 

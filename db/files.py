@@ -1,0 +1,97 @@
+"""Uploads: Parquet files that clients sent, kept under the home folder, and named by upload://<id> in a job."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from sqlalchemy.orm import Session
+
+from db import datasets, uris
+from db.errors import InvalidDataset, UploadNotFound, UploadTooLarge
+from db.models import Upload
+from db.publish import publish
+from db.session import db_now
+from db.settings import Settings
+
+SCHEME = "upload://"
+ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+
+def save_upload(
+    session: Session, settings: Settings, *, upload_id: str, filename: str, chunks: Iterable[bytes]
+) -> Upload:
+    """Store a Parquet file chunk by chunk, check its footer, and then record it under `upload_id`, a new id.
+
+    The database is touched only after the last chunk. Raises UploadTooLarge, and InvalidDataset naming `filename`; then
+    nothing is kept.
+    """
+    name = _display_name(filename)
+    found: list[datasets.Dataset] = []
+
+    def fill(file: BinaryIO) -> None:
+        size = 0
+        for chunk in chunks:
+            size += len(chunk)
+            if size > settings.max_upload_bytes:
+                raise UploadTooLarge(name, settings.max_upload_bytes)
+            file.write(chunk)
+        file.flush()
+        found.append(_inspect(Path(os.path.realpath(file.name)), name))
+
+    path = upload_path(settings, upload_id)
+    published = publish(path.parent, path.name, fill)
+    assert published.created, f"upload id {upload_id} was used before"
+    upload = Upload(id=upload_id, filename=name, num_bytes=published.num_bytes, num_rows=found[0].num_rows)
+    upload.created_at = db_now()
+    session.add(upload)
+    session.flush()
+    session.refresh(upload)
+    return upload
+
+
+def _display_name(filename: str) -> str:
+    """The last component of what the client called its file, as text that every database takes."""
+    last = re.split(r"[/\\]", filename)[-1]
+    kept = "".join(char for char in last if char.isprintable())[:1024]
+    return kept or "upload.parquet"
+
+
+def _inspect(path: Path, name: str) -> datasets.Dataset:
+    """Errors name the client's file: where it lies here is not the client's concern."""
+    try:
+        return datasets.inspect(path)
+    except InvalidDataset as error:
+        raise InvalidDataset(error.code, name, error.reason, error.column, error.row) from error
+
+
+def upload_path(settings: Settings, upload_id: str) -> Path:
+    """Where the upload's file lies, or would lie. Raises UploadNotFound for what cannot be an id."""
+    if not ID.fullmatch(upload_id):
+        raise UploadNotFound(upload_id)
+    return settings.uploads / f"{upload_id}.parquet"
+
+
+def get_upload(session: Session, upload_id: str) -> Upload:
+    """Raises UploadNotFound."""
+    upload = session.get(Upload, upload_id)
+    if upload is None:
+        raise UploadNotFound(upload_id)
+    return upload
+
+
+def resolve_input(uri: str, settings: Settings) -> Path:
+    """The file or folder that a job's `input` names: upload://<id>, a path, or file:///path under a data root.
+
+    Raises UploadNotFound or DatasetRefused.
+    """
+    if not uri.startswith(SCHEME):
+        return uris.resolve(uri, settings.roots)
+    upload_id = uri[len(SCHEME) :]
+    path = Path(os.path.realpath(upload_path(settings, upload_id)))
+    if not path.is_file():
+        raise UploadNotFound(upload_id)
+    return path
