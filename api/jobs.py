@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from api import submission
 from api.deps import ServicesDep
+from api.errors import naming
 from api.schemas import IdempotencyKey, JobPage, JobRequest, JobView
 from db import jobs
 from db.errors import IdempotencyConflict, InvalidJob
@@ -64,7 +65,8 @@ def listing(
 ) -> JobPage:
     """Jobs, newest first, a page at a time."""
     with services.sessions.begin() as session:
-        found = jobs.listing(session, limit=limit + 1, after=after, status=status)
+        with naming("after"):
+            found = jobs.listing(session, limit=limit + 1, after=after, status=status)
         page = found[:limit]
         counts = progress(session, [job.id for job in page])
         now = _now(session)

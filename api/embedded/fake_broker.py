@@ -1,4 +1,4 @@
-"""`python -m api.fake_broker PORT`: fakeredis over TCP, the last resort of the embedded broker."""
+"""`python -m api.embedded.fake_broker PORT`: fakeredis over TCP, the last resort of the embedded broker."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import redis
 
-from api.children import Child, ChildError
+from api.embedded.children import Child, ChildError
 
 MAX_SOCKET_PATH = 100  # bytes; the kernel's limit is 108 on Linux and 104 on macOS
 READY_SECONDS = 20.0
@@ -109,7 +109,7 @@ def _server(kind: str, binary: Path, folder: Path) -> BrokerPlan:
 def _fake() -> BrokerPlan:
     port = _free_port()
     url = f"redis://127.0.0.1:{port}/0"
-    command = (sys.executable, "-P", "-m", "api.fake_broker", str(port))
+    command = (sys.executable, "-P", "-m", "api.embedded.fake_broker", str(port))
     return BrokerPlan("fakeredis", command, url, url, warning=FAKE_WARNING)
 
 

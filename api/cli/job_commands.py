@@ -1,0 +1,127 @@
+"""Commands about jobs of a service that runs already: submit, status, watch, results, cancel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from api.cli import serving
+from api.cli.follow import duration, follow
+from api.cli.friendly import EPILOG, Url, console, friendly, out
+from api.cli.options import JobOptions, OptionError, job_request, with_job_options
+from api.cli.run import exit_status, model_name, report
+from api.transport import RequestRefused
+from db.settings import Settings
+
+app = typer.Typer()
+
+
+@app.command(epilog=EPILOG)
+@friendly
+@with_job_options
+def submit(
+    source: Annotated[
+        str, typer.Argument(metavar="INPUT", help="Parquet file or folder; sent to the server if it must be.")
+    ],
+    output: Annotated[Path | None, typer.Option(help="Folder for the result on the server's disk.")] = None,
+    key: Annotated[str | None, typer.Option(help="Idempotency key: the same key never makes a second job.")] = None,
+    url: Url = None,
+    *,
+    options: JobOptions,
+) -> None:
+    """Create a job at a running service and print its id."""
+    settings = Settings()
+    path = Path(source)
+    place = None if output is None else str(output.resolve())
+    model = None if options.model is None else model_name(options.model)
+    with serving.connected(settings, url) as client:
+        remote = "://" in source
+        request = job_request(options, source if remote else str(path.resolve()), place)
+        request = request.model_copy(update={"model": model or "", "idempotency_key": key})
+        try:
+            job = client.submit(request)
+        except RequestRefused as error:
+            if (
+                remote
+                or error.problem.code != "dataset_refused"
+                or error.problem.field != "input"
+                or not path.is_file()
+            ):
+                raise
+            job = client.submit(request.model_copy(update={"input": client.upload(path).uri}))
+    out.print(job.id, highlight=False)
+
+
+@app.command(epilog=EPILOG)
+@friendly
+def status(
+    job_id: Annotated[str | None, typer.Argument(metavar="[JOB]", help="None: the newest jobs.")] = None,
+    limit: Annotated[int, typer.Option(help="How many jobs to list.")] = 20,
+    json: Annotated[bool, typer.Option("--json", help="Print the server's answer.")] = False,
+    url: Url = None,
+) -> None:
+    """Show a job, or the newest jobs."""
+    with serving.connected(Settings(), url) as client:
+        found = list(client.list(limit=limit)) if job_id is None else [client.get(job_id)]
+    if json:
+        for job in found:
+            out.print_json(job.model_dump_json())
+        return
+    table = Table("job", "status", "recipe", "rows", "failed", "rows/s", "left", "output")
+    for job in found:
+        left = "" if job.eta_seconds is None else duration(job.eta_seconds)
+        rate = "" if job.rates.rows_per_second is None else f"{job.rates.rows_per_second:,.1f}"
+        rows = f"{job.counts.done:,}/{job.counts.total:,}"
+        table.add_row(job.id, job.status, job.recipe, rows, f"{job.counts.failed:,}", rate, left, job.output)
+    out.print(table)
+    for job in found if job_id is not None else []:
+        if job.error is not None:
+            out.print(f"{job.error.code}: {job.error.message}", markup=False)
+
+
+@app.command(epilog=EPILOG)
+@friendly
+def watch(
+    job_id: Annotated[str, typer.Argument(metavar="JOB")],
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if any row failed.")] = False,
+    url: Url = None,
+) -> None:
+    """Follow a job until it has ended. Ctrl-C stops watching, not the job."""
+    with serving.connected(Settings(), url) as client:
+        job = follow(client, job_id, console)
+    report(job, Path(job.output), console)
+    raise typer.Exit(exit_status(job, strict))
+
+
+@app.command(epilog=EPILOG)
+@friendly
+def results(
+    job_id: Annotated[str, typer.Argument(metavar="JOB")],
+    output: Annotated[Path | None, typer.Option(help="Fetch the files into this folder, empty or absent.")] = None,
+    url: Url = None,
+) -> None:
+    """List the finished files of a job, or fetch them."""
+    with serving.connected(Settings(), url) as client:
+        if output is not None:
+            if output.is_dir() and any(output.iterdir()):
+                raise OptionError(f"--output {output}: the folder is not empty; name another one or empty it")
+            with console.status("fetching"):
+                paths = client.download(job_id, output)
+            console.print(f"{len(paths)} files in {output}", highlight=False)
+            return
+        table = Table("file", "rows", "bytes", "SHA-256")
+        for file in client.results(job_id):
+            table.add_row(file.name, f"{file.rows:,}", f"{file.bytes:,}", file.sha256)
+        out.print(table)
+
+
+@app.command(epilog=EPILOG)
+@friendly
+def cancel(job_id: Annotated[str, typer.Argument(metavar="JOB")], url: Url = None) -> None:
+    """Stop a job; rows that are finished are kept."""
+    with serving.connected(Settings(), url) as client:
+        job = client.cancel(job_id)
+    console.print(f"{job.id}: {job.status.value}", highlight=False)

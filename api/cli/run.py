@@ -1,0 +1,151 @@
+"""`nightmill run`: submit a file, follow the job, and leave the result in a folder."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+
+from rich.console import Console
+
+from api.cli.follow import duration, follow
+from api.cli.options import JobOptions, OptionError, job_request
+from api.cli.serving import Service, service
+from api.client import Client
+from api.schemas import JobRequest, JobView
+from api.transport import ClientError, RequestRefused
+from db import model_files
+from db.models import JobStatus
+from db.settings import Settings
+
+CANCEL_SECONDS = 30.0
+
+
+class Exit(IntEnum):
+    """Exit statuses of every command."""
+
+    OK = 0
+    FAILED = 1  # the job failed, or was cancelled by someone else
+    USAGE = 2  # an option, the input or the job is wrong; nothing was started
+    ROWS_FAILED = 3  # with --strict: some rows failed
+    UNAVAILABLE = 4  # the service, the model or the home cannot be used
+    INTERRUPTED = 130  # Ctrl-C; the job was cancelled
+
+
+def run(
+    options: JobOptions, source: Path, output: Path, settings: Settings, url: str | None, console: Console
+) -> JobView:
+    """Run one job to its end and return it; its parts lie in `output` then.
+
+    Ctrl-C cancels the job, waits for the worker to hand its shards back, and goes on to the caller.
+    Raises OptionError, the errors of `api.cli.serving.service`, and ClientError.
+    """
+    source, output = checked_paths(source, output)
+    model = model_name(options.model or settings.model)
+    request = job_request(options, str(source), str(output)).model_copy(update={"model": model})
+    folders = (source if source.is_dir() else source.parent, output.parent)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with service(settings, url, folders, model, console) as running:
+        job, elsewhere = submit(running, request, source, console)
+        console.print(f"job {job.id}: {job.counts.total:,} rows of {source.name}", highlight=False)
+        try:
+            job = follow(running.client, job.id, console, running.tick)
+        except KeyboardInterrupt:
+            console.print("cancelling; rows that are finished are kept", style="yellow")
+            cancel(running.client, job.id, running.tick)
+            raise
+        if elsewhere and job.status is not JobStatus.FAILED:
+            with console.status("fetching the result"):
+                running.client.download(job.id, output)
+    return job
+
+
+def submit(running: Service, request: JobRequest, source: Path, console: Console) -> tuple[JobView, bool]:
+    """Create the job; True when its result lies with the server and must be fetched.
+
+    A server that is elsewhere, or that may not read the file where it lies, gets it as an upload.
+    """
+    if running.local:
+        try:
+            return running.client.submit(request), False
+        except RequestRefused as error:
+            if error.problem.code != "dataset_refused":
+                raise
+    if source.is_dir():
+        raise OptionError(f"{source}: the server cannot read this folder and only single files can be uploaded")
+    with console.status(f"uploading {source.name}"):
+        uri = running.client.upload(source).uri
+    return running.client.submit(request.model_copy(update={"input": uri, "output": None})), True
+
+
+def cancel(client: Client, job_id: str, tick: Callable[[], None]) -> None:
+    """Cancel and wait a bounded time until the worker has let go; a job that just ended is fine."""
+    deadline = time.monotonic() + CANCEL_SECONDS
+    try:
+        client.cancel(job_id)
+        for job in client.watch(job_id, interval=0.2):
+            tick()
+            if job.status.terminal or time.monotonic() > deadline:
+                return
+    except ClientError:
+        return
+
+
+def checked_paths(source: Path, output: Path) -> tuple[Path, Path]:
+    """Both absolute and without links. Raises OptionError for an input that is not there or an output in use."""
+    if not source.exists():
+        raise OptionError(f"{source}: no such file or folder")
+    source, output = source.resolve(), output.resolve()
+    if output.exists() and not output.is_dir():
+        raise OptionError(f"--output {output}: is a file; name a folder")
+    if output.is_dir() and any(output.iterdir()):
+        raise OptionError(f"--output {output}: the folder is not empty; name another one or empty it")
+    return source, output
+
+
+def model_name(model: str) -> str:
+    """A path made absolute, as the worker has another working directory; any other name as it is."""
+    return str(Path(model).expanduser().resolve()) if model_files.is_path(model) else model
+
+
+def report(job: JobView, output: Path, console: Console) -> None:
+    """What came of the job, where it lies, and why rows failed."""
+    counts = job.counts
+    style = {"completed": "bold green", "completed_with_errors": "bold yellow"}.get(job.status, "bold red")
+    console.print(f"[{style}]{job.status.value}[/]: {counts.succeeded:,} of {counts.total:,} rows", highlight=False)
+    if job.error is not None:
+        console.print(f"{job.error.code}: {job.error.message}", style="red", highlight=False, markup=False)
+    if job.elapsed_seconds and counts.done:
+        tokens = job.tokens
+        console.print(
+            f"{duration(job.elapsed_seconds)} · {job.rates.rows_per_second or 0:,.1f} rows/s · "
+            f"{job.rates.tokens_per_second or 0:,.0f} tokens/s · "
+            f"{tokens.prompt:,} tokens read ({tokens.cached:,} from cache), {tokens.output:,} written",
+            highlight=False,
+        )
+    if counts.failed:
+        causes = failures(output, job.spec.output_prefix)
+        listed = ", ".join(f"{code} ({number:,})" for code, number in causes.most_common(5))
+        console.print(f"{counts.failed:,} rows failed: {listed or 'see their column error'}", style="yellow")
+    if any(output.glob("part-*.parquet")):
+        console.print(f"result: {output}", highlight=False, soft_wrap=True)
+
+
+def failures(output: Path, prefix: str) -> Counter[str]:
+    """How many rows failed, by error code, read from the parts."""
+    import pyarrow.parquet as pq  # Imported where used: most runs have no failed row.
+
+    counts: Counter[str] = Counter()
+    for path in sorted(output.glob("part-*.parquet")):
+        with pq.ParquetFile(path) as part:
+            for batch in part.iter_batches(columns=[f"{prefix}error"]):
+                counts.update(error["code"] for error in batch.column(0).to_pylist() if error is not None)
+    return counts
+
+
+def exit_status(job: JobView, strict: bool) -> Exit:
+    if job.status is JobStatus.COMPLETED_WITH_ERRORS:
+        return Exit.ROWS_FAILED if strict else Exit.OK
+    return Exit.OK if job.status is JobStatus.COMPLETED else Exit.FAILED
