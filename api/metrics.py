@@ -29,7 +29,8 @@ class Metrics:
 
     def render(self, session: Session) -> bytes:
         """The exposition text, with gauges read now."""
-        counts = dict(session.execute(select(Job.status, func.count()).group_by(Job.status)).tuples().all())
+        query = select(Job.status, func.count()).group_by(Job.status)
+        counts = {status: count for status, count in session.execute(query)}  # noqa: C416 - rows are typed only unpacked
         for status in JobStatus:
             self._jobs.labels(status.value).set(counts.get(status, 0))
         columns = (Job.rows_succeeded, Job.rows_failed, Job.prompt_tokens, Job.cached_tokens, Job.output_tokens)

@@ -1,0 +1,206 @@
+"""Routes of jobs: submit, list, read, cancel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api.deps import Services
+from db.dispatch import Wakeup
+from db.settings import Settings
+from tests.api.conftest import MemoryQueue
+from tests.api.ledger import finish, merge, split, summarize, write
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def submit(http: TestClient, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+    answer = http.post("/v1/jobs", json=body, headers=headers)
+    assert answer.status_code == 202, answer.text
+    job: dict[str, Any] = answer.json()
+    return job
+
+
+def test_submit(http: TestClient, tweets: Path, queue: MemoryQueue, api_settings: Settings) -> None:
+    answer = http.post("/v1/jobs", json=summarize(tweets))
+    job = answer.json()
+    assert answer.status_code == 202
+    assert answer.headers["location"] == f"/v1/jobs/{job['id']}"
+    assert job["status"] == "validating"
+    assert job["input"] == str(tweets)
+    assert job["output"] == str(api_settings.data_folder / job["id"])
+    assert job["model"] == "default-model"
+    assert job["recipe"] == "summarize"
+    assert job["counts"] == {
+        "total": 3, "done": 0, "succeeded": 0, "failed": 0, "shards_total": None, "shards_done": 0,
+    }  # fmt: skip
+    assert job["rates"] == {"rows_per_second": None, "tokens_per_second": None}
+    assert (job["eta_seconds"], job["started_at"], job["error"]) == (None, None, None)
+    eventually(lambda: queue.sent == [Wakeup("split", job["id"])])
+
+
+def test_max_rows_bounds_the_total(http: TestClient, tweets: Path) -> None:
+    assert submit(http, summarize(tweets, max_rows=2))["counts"]["total"] == 2
+    assert submit(http, summarize(tweets, max_rows=9))["counts"]["total"] == 3
+
+
+def test_a_template_names_its_columns(http: TestClient, tweets: Path) -> None:
+    recipe = {"kind": "generate", "template": "{{ text }} {% if id %}{{ label }}{% endif %}"}
+    job = submit(http, {"input": str(tweets), "recipe": recipe})
+    assert job["spec"]["recipe"]["columns"] == ["id", "label", "text"]
+
+
+def test_a_lost_broker_fails_no_request(http: TestClient, tweets: Path, queue: MemoryQueue, services: Services) -> None:
+    queue.broken = "connection refused"
+    job = submit(http, summarize(tweets))
+    queue.broken = None
+    assert services.sweeper.sweep() == 1
+    assert queue.sent == [Wakeup("split", job["id"])]
+
+
+def test_the_same_key_gives_the_same_job(http: TestClient, tweets: Path, tmp_path: Path) -> None:
+    body = summarize(tweets, output=str(tmp_path / "data" / "out"))
+    first = submit(http, body, **{"Idempotency-Key": "k"})
+    (tmp_path / "data" / "out").mkdir()
+    (tmp_path / "data" / "out" / "part-00000.parquet").write_bytes(b"x")  # The first job is at work there.
+    assert submit(http, body, **{"Idempotency-Key": "k"})["id"] == first["id"]
+    assert submit(http, {**body, "idempotency_key": "k"})["id"] == first["id"]
+    answer = http.post("/v1/jobs", json={**body, "max_rows": 1}, headers={"Idempotency-Key": "k"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "idempotency_conflict")
+
+
+CASES: list[tuple[str, dict[str, Any], str, str]] = [
+    ("unknown field", {"colour": "red"}, "invalid_request", "colour"),
+    ("unknown recipe", {"recipe": {"kind": "poem"}}, "invalid_request", "recipe"),
+    ("unknown option of a recipe", {"recipe": {"kind": "label", "labels": ["a", "b"], "max_words": 9}},
+     "invalid_request", "recipe.max_words"),
+    ("one label", {"recipe": {"kind": "label", "labels": ["a"]}}, "invalid_request", "recipe.labels"),
+    ("no column", {"recipe": {"kind": "summarize", "column": "body"}}, "no_column", "recipe.column"),
+    ("not text", {"recipe": {"kind": "summarize", "column": "id"}}, "wrong_type", "recipe.column"),
+    ("not messages", {"recipe": {"kind": "chat", "column": "id"}}, "wrong_type", "recipe.column"),
+    ("no column of the template", {"recipe": {"kind": "generate", "template": "{{ body }}"}}, "no_column",
+     "recipe.template"),
+    ("broken template", {"recipe": {"kind": "generate", "template": "{{ text"}}, "invalid_job", "recipe.template"),
+    ("columns that contradict", {"recipe": {"kind": "generate", "template": "{{ text }}", "columns": ["id"]}},
+     "invalid_job", "recipe.columns"),
+    ("no such kept column", {"keep_columns": ["body"]}, "no_column", "keep_columns"),
+    ("kept twice", {"keep_columns": ["id", "id"]}, "invalid_job", "keep_columns"),
+    ("collision", {"recipe": {"kind": "label", "labels": ["a", "b"]}}, "invalid_job", "output_prefix"),
+    ("sampling", {"sampling": {"top_p": 2}}, "invalid_request", "sampling.top_p"),
+    ("input elsewhere", {"input": "/etc/passwd"}, "dataset_refused", "input"),
+    ("input by http", {"input": "http://example.org/x.parquet"}, "dataset_refused", "input"),
+    ("no such upload", {"input": "upload://upl_nothing"}, "upload_not_found", "input"),
+    ("output elsewhere", {"output": "/etc/out"}, "dataset_refused", "output"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "code", "field"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_refused(http: TestClient, tweets: Path, change: dict[str, Any], code: str, field: str) -> None:
+    answer = http.post("/v1/jobs", json={**summarize(tweets), **change})
+    problem = answer.json()
+    assert answer.status_code == 422, problem
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (problem["code"], problem["field"], problem["status"]) == (code, field, 422)
+    assert problem["title"]
+    assert problem["detail"]
+    assert http.get("/v1/jobs").json()["jobs"] == []
+
+
+def test_a_prefix_or_fewer_columns_cure_a_collision(http: TestClient, tweets: Path) -> None:
+    recipe = {"kind": "label", "labels": ["a", "b"]}
+    submit(http, summarize(tweets, recipe=recipe, output_prefix="model_"))
+    submit(http, summarize(tweets, recipe=recipe, keep_columns=["id", "text"]))
+
+
+def test_a_broken_file_is_named(http: TestClient, tweets: Path) -> None:
+    broken = tweets.with_name("broken.parquet")
+    broken.write_bytes(tweets.read_bytes()[:-10])
+    problem = http.post("/v1/jobs", json=summarize(broken)).json()
+    assert (problem["code"], problem["field"], problem["file"]) == ("invalid_parquet", "input", str(broken))
+
+
+def test_too_many_rows(http: TestClient, tweets: Path) -> None:
+    large = write(tweets.with_name("large.parquet"), 1001)
+    problem = http.post("/v1/jobs", json=summarize(large)).json()
+    assert (problem["code"], problem["field"]) == ("invalid_job", "input")
+    submit(http, summarize(large, max_rows=1000))
+
+
+def test_an_output_in_use_or_inside_the_input(http: TestClient, tweets: Path) -> None:
+    output = str(tweets.with_name("out"))
+    submit(http, summarize(tweets, output=output))
+    problem = http.post("/v1/jobs", json=summarize(tweets, output=output)).json()
+    assert (problem["code"], problem["field"]) == ("invalid_job", "output")
+    problem = http.post("/v1/jobs", json=summarize(tweets.parent, output=str(tweets.parent / "in"))).json()
+    assert (problem["code"], problem["field"]) == ("invalid_job", "output")
+
+
+def test_header_and_field_must_agree(http: TestClient, tweets: Path) -> None:
+    body = summarize(tweets, idempotency_key="a")
+    problem = http.post("/v1/jobs", json=body, headers={"Idempotency-Key": "b"}).json()
+    assert (problem["code"], problem["field"]) == ("invalid_job", "idempotency_key")
+
+
+def test_pages(http: TestClient, tweets: Path) -> None:
+    ids = [submit(http, summarize(tweets))["id"] for _ in range(5)]
+    first = http.get("/v1/jobs", params={"limit": 2}).json()
+    assert [job["id"] for job in first["jobs"]] == ids[:2:-1]
+    second = http.get("/v1/jobs", params={"limit": 3, "after": first["next"]}).json()
+    assert [job["id"] for job in second["jobs"]] == ids[2::-1]
+    assert second["next"] is None
+    assert http.get("/v1/jobs", params={"status": "completed"}).json() == {"jobs": [], "next": None}
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code", "field"),
+    [("limit=0", 422, "invalid_request", "limit"), ("status=x", 422, "invalid_request", "status"),
+     ("after=job_x", 404, "job_not_found", "after")],
+)  # fmt: skip
+def test_bad_pages(http: TestClient, query: str, status: int, code: str, field: str) -> None:
+    answer = http.get(f"/v1/jobs?{query}")
+    assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (status, code, field)
+
+
+def test_live_counts(http: TestClient, tweets: Path, services: Services) -> None:
+    job_id = submit(http, summarize(tweets))["id"]
+    claims = split(services, job_id, (2, 1))
+    finish(services, claims[0], b"part", failed=1)
+    job = http.get(f"/v1/jobs/{job_id}").json()
+    assert job["status"] == "running"
+    assert job["counts"] == {
+        "total": 3, "done": 2, "succeeded": 1, "failed": 1, "shards_total": 2, "shards_done": 1,
+    }  # fmt: skip
+    assert job["tokens"] == {"prompt": 30, "cached": 10, "output": 6}
+    rate = 2 / job["elapsed_seconds"]
+    assert job["rates"] == pytest.approx({"rows_per_second": rate, "tokens_per_second": 18 * rate})
+    assert job["eta_seconds"] == pytest.approx(1 / rate)
+    finish(services, claims[1], b"part")
+    merge(services, job_id)
+    job = http.get(f"/v1/jobs/{job_id}").json()
+    assert (job["status"], job["eta_seconds"], job["counts"]["done"]) == ("completed_with_errors", None, 3)
+
+
+def test_cancel(http: TestClient, tweets: Path, services: Services) -> None:
+    job_id = submit(http, summarize(tweets))["id"]
+    answer = http.post(f"/v1/jobs/{job_id}/cancel")
+    assert (answer.status_code, answer.json()["status"]) == (202, "cancelled")
+    job_id = submit(http, summarize(tweets))["id"]
+    finish(services, split(services, job_id, (3,))[0], b"part")
+    answer = http.post(f"/v1/jobs/{job_id}/cancel")
+    assert (answer.status_code, answer.json()["code"]) == (409, "job_not_cancellable")
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("POST", "/cancel"), ("GET", "/results")])
+def test_no_such_job(http: TestClient, method: str, path: str) -> None:
+    answer = http.request(method, f"/v1/jobs/job_x{path}")
+    assert (answer.status_code, answer.json()["code"]) == (404, "job_not_found")
