@@ -11,17 +11,17 @@ from typing import Any, BinaryIO
 
 import pyarrow.parquet as pq
 import structlog
-from db.publish import publish
 from sqlalchemy import select
 
 from db import jobs
 from db.errors import DomainError
 from db.models import Job, JobStatus, Shard, ShardStatus
+from db.publish import publish, sweep_tmp
 from db.session import db_now
 from db.specs import JobSpec
+from db.uris import resolve
 from worker.parts import PartConflict, read_counts
 from worker.process import Process
-from worker.split import output_folder
 
 log = structlog.get_logger()
 
@@ -38,7 +38,8 @@ def merge(process: Process, job_id: str) -> None:
     if job.status not in (JobStatus.FINALIZING, JobStatus.CANCELLING) or running:
         return
     try:
-        folder = output_folder(process, job.output_uri)
+        folder = resolve(job.output_uri, process.settings.roots)
+        sweep_tmp(folder, older_than=0.0)  # of killed attempts: nobody who may write is at work any more
         publish(folder, MANIFEST, lambda sink: _write(process, job, folder, sink))
         if job.status is JobStatus.FINALIZING:
             publish(folder, SUCCESS, lambda sink: None)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import errno
-from pathlib import Path
 
 import structlog
-from db.uris import resolve
 
 from db import datasets, shards
 from db.shards import Beat, Claim, PartFile
+from db.uris import resolve
 from worker.heartbeat import Heartbeat
 from worker.parts import Counts, Tally
 from worker.plans import plan
 from worker.process import Process
 from worker.shards import ShardWork, Window, adopt, compute
 from worker.sources import Stopped
-from worker.split import output_folder
 
 log = structlog.get_logger()
 
@@ -60,7 +58,8 @@ def _attempt(process: Process, claim: Claim) -> None:
 
 def _work(process: Process, claim: Claim, tally: Tally, heart: Heartbeat) -> tuple[PartFile, Counts]:
     settings = process.settings
-    folder = output_folder(process, claim.output_uri)
+    # Checked again: links inside the roots may have changed since the submission.
+    folder = resolve(claim.output_uri, settings.roots)
     adopted = adopt(folder, claim)
     if adopted is not None:
         log.info("part adopted")
@@ -69,8 +68,7 @@ def _work(process: Process, claim: Claim, tally: Tally, heart: Heartbeat) -> tup
     def stop() -> bool:
         return process.drain.is_set() or heart.verdict is not Beat.OK
 
-    file = resolve(claim.file, settings.roots)
-    schema = datasets.inspect(Path(file)).schema
+    schema = datasets.inspect(resolve(claim.file, settings.roots)).schema
     with process.runner.use(claim.spec.model, stop) as model:
         made = plan(claim.spec, model, settings, schema, claim.prepared)
         window = Window.of(settings.engine_max_sequences)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,9 +10,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
-from db.publish import publish
 
 from db import parquet
+from db.publish import digest, publish
 from db.shards import Claim, PartFile
 from engine.request import Output, Request
 from worker.cells import read_rows
@@ -152,9 +151,7 @@ def adopt(folder: Path, claim: Claim) -> tuple[PartFile, Counts] | None:
     if not path.exists():
         return None
     counts = read_counts(path, claim.job_id, claim.index, claim.num_rows)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return PartFile(path.name, path.stat().st_size, digest), counts
+    return PartFile(path.name, *digest(path)), counts
 
 
 def compute(folder: Path, work: ShardWork) -> tuple[PartFile, Counts]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import structlog
-from db.files import resolve_input
-from db.uris import resolve
 
 from db import datasets, jobs
 from db.datasets import Dataset
 from db.errors import DomainError
+from db.files import resolve_input
 from db.models import Job
 from db.plans import plan_shards
 from db.shards import Beat
-from db.specs import JobSpec
+from db.specs import Chat, Generate, JobSpec, Label, Summarize
+from db.uris import resolve_output
 from engine.errors import EngineError
 from worker import samples
 from worker.heartbeat import Heartbeat
@@ -58,7 +57,8 @@ def _beat(process: Process, job_id: str) -> Beat:
 def _split(process: Process, job: Job, heart: Heartbeat) -> None:
     settings, spec = process.settings, JobSpec.model_validate(job.spec)
     dataset = datasets.inspect(resolve_input(spec.input, settings))
-    resolve(job.output_uri, settings.roots)
+    check_columns(spec, dataset)
+    resolve_output(job.output_uri, settings.roots).mkdir(parents=True, exist_ok=True)
     prepared = prepare(process, spec, dataset, job.num_rows, heart)
     shards = plan_shards(dataset, spec.shard_rows or settings.shard_rows, spec.max_rows)
     with process.sessions.begin() as session:
@@ -79,8 +79,13 @@ def prepare(process: Process, spec: JobSpec, dataset: Dataset, num_rows: int, he
         return {"model_fingerprint": model.fingerprint, **learnt}
 
 
-def output_folder(process: Process, output_uri: str) -> Path:
-    """The job's output folder, checked again: links inside the roots may have changed since the submission."""
-    folder = resolve(output_uri, process.settings.roots)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def check_columns(spec: JobSpec, dataset: Dataset) -> None:
+    """As at submission: the files may be others by now. Raises InvalidDataset."""
+    match spec.recipe:
+        case Chat(column=column):
+            datasets.check_messages(dataset, column)
+        case Generate(columns=columns):
+            datasets.check_columns(dataset, columns)
+        case Summarize(column=column) | Label(column=column):
+            datasets.check_text(dataset, column)
+    datasets.check_columns(dataset, spec.keep_columns or ())

@@ -32,8 +32,10 @@ class FakeTokenizer:
         return list(text.encode())
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]], *, prefill: str = "") -> list[int]:
-        turns = [[ROLES[message["role"]], *message["content"].encode(), END] for message in messages]
-        return [*sum(turns, []), ROLES["assistant"], *prefill.encode()]
+        tokens: list[int] = []
+        for message in messages:
+            tokens += [ROLES[message["role"]], *message["content"].encode(), END]
+        return [*tokens, ROLES["assistant"], *prefill.encode()]
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(token for token in ids if token < 256).decode(errors="replace")
