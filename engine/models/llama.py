@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.cache import KVCache
+from engine.inputs import Inputs
 from engine.models.config import Llama3Scaling, ModelConfig
 from engine.models.layers import LayerWeights, Weights
 from kernels.cpu import AttentionPlan, paged_attention, write_cache
@@ -20,10 +20,6 @@ from kernels.reference import (
     rope_table,
     silu_and_mul,
 )
-
-if TYPE_CHECKING:  # see model.py
-    from engine.cache import KVCache
-    from engine.inputs import Inputs
 
 
 class Llama:

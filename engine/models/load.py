@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from engine.cache import DTYPES
 from engine.errors import InvalidRequest, ModelError
 from engine.gguf_file import GGUFFile
 from engine.models import gguf_model, hugging_face
@@ -13,8 +14,6 @@ from engine.models.layers import Weights
 from engine.models.llama import Llama
 from engine.models.model import Model
 from engine.models.weights import fill
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def load_model(path: Path, dtype: str = "fp32", device: str = "cpu") -> Model:

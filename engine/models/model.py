@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
+from engine.cache import KVCache
+from engine.inputs import Inputs
 from engine.models.config import ModelConfig
-
-if TYPE_CHECKING:  # the cache reads ModelConfig, so importing it here for real would go round in a circle
-    from engine.cache import KVCache
-    from engine.inputs import Inputs
 
 
 class Model(Protocol):
