@@ -58,3 +58,4 @@ class Sampled(NamedTuple):
 
 
 NOTHING = Sampled([])
+INVALID = Sampled([], valid=False)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.batch import NOTHING, Batch, Sampled
+from engine.batch import INVALID, NOTHING, Batch, Sampled
 from engine.draw import draw
 from engine.philox import uniform
 from engine.request import TokenLogprobs
@@ -37,7 +37,8 @@ class Sampler:
 
         Scores of choices go into their sequences' Scoring. Greedy rows are an argmax, without a softmax.
         """
-        rows = _special_rows(batch)
+        counts = [piece.num_logits for piece in batch.slices]
+        rows = _special_rows(batch, counts)
         generating = [row for row in rows if row.sequence.scoring is None]
         _penalise(logits, [row for row in generating if row.sequence.history is not None])
         _forbid_stops(logits, generating)
@@ -50,40 +51,38 @@ class Sampler:
         asking = [row for row in generating if valid[row.index] and row.sequence.logprobs is not None]
         logprobs = _logprobs(logits, asking, tokens)
         _score(logits, [row for row in rows if row.sequence.scoring is not None and valid[row.index]])
-        return _verify(batch, tokens, valid, logprobs)
+        return _verify(batch, counts, tokens, valid, logprobs)
 
 
-def _special_rows(batch: Batch) -> list[Row]:
+def _special_rows(batch: Batch, counts: list[int]) -> list[Row]:
+    """The rows of all sequences that are not plain. `counts` are the slices' numbers of logits."""
     rows = []
     index = 0
-    for piece in batch.slices:
-        num_logits = piece.num_logits
-        sequence = piece.sequence
-        if num_logits and not sequence.plain:
+    for (sequence, start, _), count in zip(batch.slices, counts, strict=True):
+        if count and not sequence.plain:
             # Paths of choices are walked in parts, so a slice may begin inside the path.
-            skipped = max(piece.start - len(sequence.tokens) + 1, 0)
-            rows += [Row(index + i, sequence, skipped + i) for i in range(num_logits)]
-        index += num_logits
+            skipped = max(start - len(sequence.tokens) + 1, 0)
+            rows += [Row(index + i, sequence, skipped + i) for i in range(count)]
+        index += count
     return rows
 
 
-def _verify(batch: Batch, tokens: list[int], valid: list[bool], logprobs: dict[int, TokenLogprobs]) -> list[Sampled]:
+def _verify(
+    batch: Batch, counts: list[int], tokens: list[int], valid: list[bool], logprobs: dict[int, TokenLogprobs]
+) -> list[Sampled]:
     """Accept each slice's draft as far as the chosen tokens agree, and the first token that differs or follows."""
     results = []
     index = 0
-    for piece in batch.slices:
-        num_logits = piece.num_logits
-        if num_logits == 0:
-            results.append(NOTHING)
-            continue
-        sequence, stop = piece.sequence, index + num_logits
-        if not all(valid[index:stop]):
-            results.append(Sampled([], valid=False))
-        elif sequence.scoring is not None:
+    sound = all(valid)
+    for (sequence, _, _), count in zip(batch.slices, counts, strict=True):
+        stop = index + count
+        if not sound and not all(valid[index:stop]):
+            results.append(INVALID)
+        elif count == 0 or sequence.scoring is not None:
             results.append(NOTHING)
         else:
             last = index
-            for proposed in sequence.draft[: num_logits - 1]:
+            for proposed in sequence.draft[: count - 1]:
                 if tokens[last] != proposed:
                     break
                 last += 1

@@ -143,13 +143,18 @@ class Scheduler:
         """Add a slice and publish the blocks that it fills with tokens that are final."""
         slices.append(Slice(sequence, start, stop))
         if self._prefix_caching:
-            size = self._pool.block_size
-            for index in range(sequence.num_sealed, min(stop, len(sequence.tokens)) // size):
-                end = (index + 1) * size
-                tokens = sequence.tokens[end - size : end]
-                if not self._pool.seal(sequence.blocks, index, tokens, written=end <= start):
-                    break
-                sequence.num_sealed += 1
+            full = min(stop, len(sequence.tokens)) // self._pool.block_size
+            if full > sequence.num_sealed:
+                self._seal(sequence, full, start)
+
+    def _seal(self, sequence: Sequence, full: int, written: int) -> None:
+        """Publish the sequence's first `full` blocks, of which the first `written` tokens are in the cache already."""
+        size = self._pool.block_size
+        for index in range(sequence.num_sealed, full):
+            end = (index + 1) * size
+            if not self._pool.seal(sequence.blocks, index, sequence.tokens[end - size : end], written=end <= written):
+                break
+            sequence.num_sealed += 1
 
     def _make_room(self, sequence: Sequence, stop: int) -> bool:
         """Make enough blocks available for a running sequence's first `stop` tokens, by giving up its draft or by
