@@ -54,8 +54,8 @@ def _above(probs: Tensor, min_p: Tensor) -> Tensor:
 def _draw_narrow(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniforms: Tensor) -> Tensor:
     """Draw from the most probable tokens of each row; parameters are [N, 1] -> tokens [N]."""
     vocab = probs.shape[-1]
-    finite = top_k[top_k < vocab]
-    width = min(max(NUCLEUS, int(finite.max()) if finite.numel() else 0), vocab)
+    finite = top_k[top_k < vocab].tolist()
+    width = min(max(finite, default=0) if len(finite) == len(top_k) else max(NUCLEUS, *finite, 0), vocab)
     weights, tokens = probs.topk(width, dim=-1)  # in falling order
     # Where neither top_k nor top_p ends within the candidates, the whole row is needed.
     short = ((top_k > width) & (weights.sum(-1, keepdim=True) < top_p))[:, 0] if width < vocab else None
