@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from db import model_files
 from db.settings import Settings
-
-if TYPE_CHECKING:
-    from engine import LoadedModel
+from engine import EngineConfig, LoadedModel, load
 
 
 def load_model(name: str, settings: Settings) -> LoadedModel:
     """Raises ModelMissing (db.errors) and EngineError."""
     if settings.engine_factory:
         module, _, function = settings.engine_factory.partition(":")
-        return cast("LoadedModel", getattr(importlib.import_module(module), function)(name, settings))
-    # Imported where used: torch takes seconds and half a gigabyte, and a worker with another factory needs neither.
-    from engine import EngineConfig, load
-
+        return cast(LoadedModel, getattr(importlib.import_module(module), function)(name, settings))
     config = EngineConfig(
         dtype=settings.engine_dtype,
         block_size=settings.engine_block_size,

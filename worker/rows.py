@@ -6,17 +6,15 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import jinja2
 
 from db.specs import JobSpec, SamplingSpec
 from engine.errors import EngineError
 from engine.request import FinishReason, Output, Request, SamplingParams
+from engine.tokenizer import Tokenizer
 from worker.recipes import Message, Recipe, Row, RowRefused
-
-if TYPE_CHECKING:
-    from engine.tokenizer import Tokenizer
 
 OnLong: TypeAlias = Literal["error", "truncate_head", "truncate_tail", "truncate_middle"]
 BROKEN = "\N{REPLACEMENT CHARACTER}"  # what decoding shows of a character that was cut in two

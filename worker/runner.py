@@ -12,18 +12,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
 from itertools import count
-from typing import TYPE_CHECKING
 
 import structlog
 
+from engine import Engine, EngineStats, LoadedModel
 from engine.errors import EngineError
 from engine.request import FinishReason, Output, Request
+from engine.tokenizer import Tokenizer
 from worker.sources import POLL_SECONDS, EngineFailed, Source, Stop, Stopped
 from worker.turns import Ticket, Turns
-
-if TYPE_CHECKING:
-    from engine import Engine, EngineStats, LoadedModel
-    from engine.tokenizer import Tokenizer
 
 log = structlog.get_logger()
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from engine import LoadedModel
+from engine import LoadedModel
 
 
 @dataclass(eq=False, slots=True)

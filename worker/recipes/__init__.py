@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from db import specs
+from engine.tokenizer import Tokenizer
 from worker.recipes.chat import ChatRecipe
 from worker.recipes.generate import GenerateRecipe
 from worker.recipes.label import LabelRecipe
 from worker.recipes.recipe import Message, Recipe, Row, RowRefused, Score
 from worker.recipes.summarize import SummarizeRecipe
-
-if TYPE_CHECKING:
-    from engine.tokenizer import Tokenizer
 
 __all__ = ["Message", "Recipe", "Row", "RowRefused", "Score", "build"]
 

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from db.errors import InvalidJob
 from db.specs import Label
+from engine.tokenizer import Tokenizer
 from worker.recipes.recipe import Message, Row, Score, text_of
-
-if TYPE_CHECKING:
-    from engine.tokenizer import Tokenizer
 
 # The words of the prompt, in one place. Examples follow the system text as turns of their own.
 SYSTEM = "Classify the text. The labels are: {labels}.{descriptions} Answer with one label only."

@@ -1,0 +1,269 @@
+"""Shards: parts in row order, columns unchanged, bounded windows, adoption, and no part when the work stops."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from db import datasets
+from db.progress import Progress
+from db.settings import Settings
+from db.shards import Claim
+from db.specs import JobSpec
+from tests.worker.factories import spec_of, write_texts
+from tests.worker.fakes import FakeEngine, FakeModel
+from worker import shards
+from worker.parts import PartConflict, Tally
+from worker.plans import plan
+from worker.runner import Runner
+from worker.shards import ShardWork, Window, adopt, compute
+from worker.sources import EngineFailed, Stopped
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def runner(engine: FakeEngine) -> Iterator[Runner]:
+    made = Runner(lambda name: FakeModel(engine))  # type: ignore[arg-type,return-value]
+    yield made
+    made.close()
+
+
+def flip_last_byte(path: Path, column: pq.ColumnChunkMetaData) -> None:
+    """Of the column's last page, the last bit of its data."""
+    data = bytearray(path.read_bytes())
+    start = column.data_page_offset if column.dictionary_page_offset is None else column.dictionary_page_offset
+    data[start + column.total_compressed_size - 1] ^= 1
+    path.write_bytes(data)
+
+
+def claim_of(spec: JobSpec, start: int, stop: int, first: int = 0) -> Claim:
+    return Claim(1, "job", 3, spec.input, start, stop, first, 1, 1, spec, "out")
+
+
+def attempt(
+    runner: Runner, folder: Path, claim: Claim, *, window: int = 4, stop: object = never
+) -> tuple[object, object]:
+    schema = datasets.inspect(Path(claim.file)).schema
+    with runner.use("fake", never) as model:
+        made = plan(claim.spec, model, Settings(), schema, {})
+        return compute(folder, ShardWork(claim, made.layout, made.maker, model, Window(window), stop, Tally()))  # type: ignore[arg-type]
+
+
+def test_rows_come_out_in_order(runner: Runner, tmp_path: Path) -> None:
+    spec = spec_of(write_texts(tmp_path / "in.parquet", (f"row {i}" for i in range(1000))))
+    part, counts = attempt(runner, tmp_path / "out", claim_of(spec, 150, 950, first=150))
+    path = tmp_path / "out" / "part-00003.parquet"
+    assert part == shards.PartFile(path.name, path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+    table = pq.read_table(path)
+    assert table["id"].to_pylist() == list(range(150, 950))
+    assert table["output"].to_pylist() == [f"ROW {i}" for i in range(150, 950)]
+    assert counts.progress == Progress(800, 0, 800 * 10, 0, 800 * 7)  # 3 tokens of the chat template
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["part-00003.parquet"]
+
+
+def test_schema(runner: Runner, tmp_path: Path) -> None:
+    spec = spec_of(write_texts(tmp_path / "in.parquet", ["a", None, ""]), output_prefix="m_")
+    attempt(runner, tmp_path / "out", claim_of(spec, 0, 3))
+    table = pq.read_table(tmp_path / "out" / "part-00003.parquet")
+    error = pa.struct([("code", pa.string()), ("message", pa.string())])
+    assert table.schema.remove_metadata() == pa.schema(
+        [
+            ("id", pa.int64()),
+            ("text", pa.string()),
+            ("m_output", pa.large_string()),
+            ("m_finish_reason", pa.string()),
+            ("m_error", error),
+            *((f"m_{name}_tokens", pa.int32()) for name in ("prompt", "cached", "output", "truncated")),
+        ]
+    )
+    assert table.drop_columns(["id", "text"]).to_pylist() == [
+        {
+            "m_output": "A",
+            "m_finish_reason": "stop",
+            "m_error": None,
+            "m_prompt_tokens": 4,
+            "m_cached_tokens": 0,
+            "m_output_tokens": 1,
+            "m_truncated_tokens": 0,
+        },
+        *(
+            {
+                "m_output": None,
+                "m_finish_reason": "error",
+                "m_error": {"code": code, "message": message},
+                "m_prompt_tokens": 0,
+                "m_cached_tokens": 0,
+                "m_output_tokens": 0,
+                "m_truncated_tokens": 0,
+            }
+            for code, message in (
+                ("template_error", "the template prints a null; write {{ column or '' }} where that is meant"),
+                ("empty_text", "the template gives an empty text"),
+            )
+        ),
+    ]
+
+
+def test_label_columns(runner: Runner, tmp_path: Path) -> None:
+    recipe = {"kind": "label", "labels": ["good", "bad"]}
+    spec = spec_of(write_texts(tmp_path / "in.parquet", ["so bad", "good"]), recipe=recipe, keep_columns=["id"])
+    attempt(runner, tmp_path / "out", claim_of(spec, 0, 2))
+    table = pq.read_table(tmp_path / "out" / "part-00003.parquet")
+    assert table.schema.names[:4] == ["id", "output", "label", "confidence"]
+    assert table["label"].to_pylist() == ["bad", "good"]
+    assert table["confidence"].to_pylist() == pytest.approx([0.8699, 0.8909], abs=1e-4)
+
+
+def test_page_checksums_and_compression(runner: Runner, tmp_path: Path) -> None:
+    spec = spec_of(write_texts(tmp_path / "in.parquet", ["some text that can be found"] * 300))
+    attempt(runner, tmp_path / "out", claim_of(spec, 0, 300))
+    path = tmp_path / "out" / "part-00003.parquet"
+    column = pq.read_metadata(path).row_group(0).column(0)
+    assert column.compression == "ZSTD"
+    flip_last_byte(path, column)
+    with pytest.raises(OSError, match=r"CRC|checksum|Corrupt"):
+        pq.read_table(path, page_checksum_verification=True)
+
+
+def test_row_groups_are_bounded(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.parts.ROW_GROUP_ROWS", 200)
+    spec = spec_of(write_texts(tmp_path / "in.parquet", ["x"] * 1000))
+    attempt(runner, tmp_path / "out", claim_of(spec, 0, 1000))
+    metadata = pq.read_metadata(tmp_path / "out" / "part-00003.parquet")
+    assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [200] * 5
+
+
+def test_no_rows_is_a_typed_empty_part(runner: Runner, tmp_path: Path) -> None:
+    spec = spec_of(write_texts(tmp_path / "in.parquet", []))
+    _, counts = attempt(runner, tmp_path / "out", claim_of(spec, 0, 0))
+    table = pq.read_table(tmp_path / "out" / "part-00003.parquet")
+    assert (table.num_rows, table.schema.field("output").type) == (0, pa.large_string())
+    assert counts.progress == Progress()  # type: ignore[attr-defined]
+
+
+def test_no_input_column_at_all(runner: Runner, tmp_path: Path) -> None:
+    spec = spec_of(
+        write_texts(tmp_path / "in.parquet", ["x"] * 300),
+        recipe={"kind": "generate", "template": "hi"},
+        keep_columns=[],
+    )
+    attempt(runner, tmp_path / "out", claim_of(spec, 0, 300))
+    table = pq.read_table(tmp_path / "out" / "part-00003.parquet")
+    assert table.schema.names[0] == "output"
+    assert table["output"].to_pylist() == ["HI"] * 300
+
+
+def test_a_slow_row_bounds_how_far_reading_runs_ahead(
+    runner: Runner, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row 0 stays in the engine until nothing else moves: two chunks of 100 rows are open, and not a row more."""
+    monkeypatch.setattr(shards, "READ_ROWS", 100)
+    ahead: list[int] = []
+    step = engine.step
+
+    def stubborn() -> list[object]:
+        engine.running = [(r, 2 if r.id[1] == 0 and len(engine.running) > 1 else n) for r, n in engine.running]  # type: ignore[index]
+        outputs = step()
+        ahead.append(len(engine.added))
+        return outputs  # type: ignore[return-value]
+
+    engine.step = stubborn  # type: ignore[assignment,method-assign]
+    spec = spec_of(write_texts(tmp_path / "in.parquet", (f"row {i}" for i in range(1000))))
+    attempt(runner, tmp_path / "out", claim_of(spec, 0, 1000), window=2)
+    assert 200 in ahead
+    table = pq.read_table(tmp_path / "out" / "part-00003.parquet")
+    assert table["output"].to_pylist() == [f"ROW {i}" for i in range(1000)]
+
+
+def test_window_keeps_the_engine_full() -> None:
+    assert [Window.of(n).num_chunks for n in (1, 64, 256, 257, 1024)] == [4, 4, 4, 5, 16]
+
+
+def test_adoption(runner: Runner, tmp_path: Path) -> None:
+    spec = spec_of(write_texts(tmp_path / "in.parquet", ["a", None, "c"]))
+    claim, folder = claim_of(spec, 0, 3), tmp_path / "out"
+    assert adopt(folder, claim) is None
+    made = attempt(runner, folder, claim)
+    assert adopt(folder, claim) == made
+    assert made[1] == shards.Counts(Progress(2, 1, 8, 0, 2), {"template_error": 1})
+
+
+@pytest.mark.parametrize(
+    "other", [{"job_id": "another"}, {"index": 4}, {"stop_row": 2}], ids=["job", "shard", "number of rows"]
+)
+def test_a_foreign_part_is_not_adopted(runner: Runner, tmp_path: Path, other: dict[str, object]) -> None:
+    spec = spec_of(write_texts(tmp_path / "in.parquet", ["a", "b", "c"]))
+    claim, folder = claim_of(spec, 0, 3), tmp_path / "out"
+    attempt(runner, folder, claim)
+    stranger = replace(claim, **other)  # type: ignore[arg-type]
+    (folder / "part-00004.parquet").write_bytes((folder / "part-00003.parquet").read_bytes())
+    with pytest.raises(PartConflict, match=r"part-0000\d.parquet: not the part of shard"):
+        adopt(folder, stranger)
+
+
+def test_a_file_that_is_no_parquet_is_not_adopted(tmp_path: Path) -> None:
+    spec = spec_of(write_texts(tmp_path / "in.parquet", ["a"]))
+    (tmp_path / "part-00003.parquet").write_bytes(b"PAR1")
+    with pytest.raises(PartConflict, match="not a readable Parquet file"):
+        adopt(tmp_path, claim_of(spec, 0, 1))
+
+
+def test_the_first_of_two_writers_wins(runner: Runner, tmp_path: Path) -> None:
+    spec = spec_of(write_texts(tmp_path / "in.parquet", ["a", "b"]))
+    claim, folder = claim_of(spec, 0, 2), tmp_path / "out"
+    first = attempt(runner, folder, claim)
+    before = (folder / "part-00003.parquet").stat()
+    assert attempt(runner, folder, claim) == first
+    after = (folder / "part-00003.parquet").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_stop_leaves_no_file(runner: Runner, engine: FakeEngine, tmp_path: Path) -> None:
+    engine.step_seconds = 0.001
+    stop = threading.Event()
+    threading.Timer(0.2, stop.set).start()
+    spec = spec_of(write_texts(tmp_path / "in.parquet", ["x"] * 20_000))
+    with pytest.raises(Stopped):
+        attempt(runner, tmp_path / "out", claim_of(spec, 0, 20_000), stop=stop.is_set)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_stop_among_rows_that_never_reach_the_engine(runner: Runner, tmp_path: Path) -> None:
+    spec = spec_of(write_texts(tmp_path / "in.parquet", [None] * 5000))
+    calls = iter(range(10))
+    with pytest.raises(Stopped):
+        attempt(runner, tmp_path / "out", claim_of(spec, 0, 5000), stop=lambda: next(calls) == 9)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_broken_engine_leaves_no_file(runner: Runner, engine: FakeEngine, tmp_path: Path) -> None:
+    engine.crash_at = 3
+    spec = spec_of(write_texts(tmp_path / "in.parquet", ["x"] * 500))
+    with pytest.raises(EngineFailed, match="the fake engine broke"):
+        attempt(runner, tmp_path / "out", claim_of(spec, 0, 500))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_broken_input_is_named_and_leaves_no_file(runner: Runner, tmp_path: Path) -> None:
+    path = write_texts(tmp_path / "in.parquet", (f"{i}" * 50 for i in range(500)), write_page_checksum=True)
+    column = pq.read_metadata(path).row_group(3).column(1)
+    flip_last_byte(path, column)
+    with pytest.raises(shards.parquet.InvalidDataset, match=r"in.parquet: row group 3 cannot be read") as caught:
+        attempt(runner, tmp_path / "out", claim_of(spec_of(path), 0, 500))
+    assert caught.value.code == "corrupt_data"
+    assert list((tmp_path / "out").iterdir()) == []
