@@ -42,7 +42,7 @@ class Meter:
             self._seen.popleft()
         first, last = self._seen[0], self._seen[-1]
         seconds = last[0] - first[0]
-        if seconds <= 0 or last[1] == first[1]:
+        if job.status.terminal or seconds <= 0 or last[1] == first[1]:
             return Pace(job.rates.rows_per_second, job.rates.tokens_per_second, job.eta_seconds)
         rows = (last[1] - first[1]) / seconds
         return Pace(rows, (last[2] - first[2]) / seconds, (job.counts.total - done) / rows)

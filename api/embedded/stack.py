@@ -26,8 +26,7 @@ log = logging.getLogger(__name__)
 READY_SECONDS = 60.0
 RESTART_WINDOW_SECONDS = 60.0
 MAX_RESTARTS = 5  # within the window
-WORKER_STOP_SECONDS = 15.0  # it checkpoints and hands its shards back
-STOP_SECONDS = 8.0
+STOP_SECONDS = {"worker": 15.0, "API": 8.0, "broker": 8.0}  # the worker hands its shards back first
 
 
 class PortTakenError(Exception):
@@ -89,10 +88,13 @@ class Stack:
             self._after_start(child)
 
     def stop(self) -> None:
-        """Stop all in order: worker, API, broker. A second Ctrl-C meanwhile kills them."""
+        """Stop worker and API, then the broker they use. A second Ctrl-C meanwhile kills them all."""
         try:
-            for child in reversed(self.children):
-                child.stop(WORKER_STOP_SECONDS if child.name == "worker" else STOP_SECONDS)
+            users = [child for child in self.children if child.name != "broker"]
+            for child in users:
+                child.terminate()
+            for child in [*users, *(child for child in self.children if child.name == "broker")]:
+                child.stop(STOP_SECONDS[child.name])
         except KeyboardInterrupt:
             for child in self.children:
                 child.kill()
