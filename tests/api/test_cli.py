@@ -39,7 +39,8 @@ def job(done: int, *, status: str = "running", failed: int = 0, tokens: int = 0,
         "tokens": {"prompt": tokens, "cached": 0, "output": 0},
         "rates": {"rows_per_second": None, "tokens_per_second": None},
         "eta_seconds": None, "elapsed_seconds": None, "created_at": datetime(2026, 1, 1, tzinfo=UTC),
-        "started_at": None, "finished_at": None, "error": None, "spec": {"input": "/in", "model": "m", "recipe": {"kind": "summarize"}},
+        "started_at": None, "finished_at": None, "error": None,
+        "spec": {"input": "/in", "model": "m", "recipe": {"kind": "summarize"}},
     }  # fmt: skip
     return JobView.model_validate(view | others)
 
