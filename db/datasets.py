@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from db.errors import InvalidDataset
-from db.footers import faults, open_parquet
+from db.footers import open_parquet
 
 NAMED = 20  # columns that an error message lists
 
@@ -79,15 +79,11 @@ def _writable_name(path: Path) -> Path:
 
 
 def _footer(path: Path) -> tuple[int, pa.Schema]:
-    with open_parquet(path) as (parquet, _):
-        with faults("invalid_parquet", path, "its schema cannot be read"):
-            schema = parquet.schema_arrow
-            names = Counter(schema.names)
-        twice = [name for name, count in names.items() if count > 1]
-        if twice:
-            reason = f"has {names[twice[0]]} columns named {twice[0]!r}"
-            raise InvalidDataset("duplicate_column", str(path), reason, twice[0])
-        return parquet.metadata.num_rows, schema
+    with open_parquet(path) as source:
+        for name, count in Counter(source.schema.names).items():
+            if count > 1:
+                raise InvalidDataset("duplicate_column", str(path), f"has {count} columns named {name!r}", name)
+        return source.num_rows, source.schema
 
 
 def _check_same(first: pa.Schema, first_path: Path, schema: pa.Schema, path: Path) -> None:

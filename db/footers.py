@@ -1,7 +1,4 @@
-"""Opening a Parquet file that may be anything: a pipe, a link, noise, or a footer made to harm the reader.
-
-Nothing here trusts the file. What pyarrow makes of it is believed only after its counts agree with each other.
-"""
+"""Opening a Parquet file that may be anything: a pipe, a link, noise, or a footer made to harm the reader."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,42 +14,60 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from db.errors import InvalidDataset
+from db.row_groups import RowGroup, read_row_groups
+from db.thrift import Malformed
 
-# Parsed, a footer takes up to 250 times its bytes (measured: 3 MB of empty column chunks became 750 MB), so that a
-# small file could take all memory. Honest footers have about 100 bytes per column and row group.
-MAX_FOOTER_BYTES = 4 << 20
 BUFFER_BYTES = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A Parquet file whose footer is known to be harmless. `bytes` is the file itself."""
+
+    parquet: pq.ParquetFile
+    schema: pa.Schema
+    row_groups: tuple[RowGroup, ...]
+    bytes: BinaryIO
+
+    @property
+    def num_rows(self) -> int:
+        return sum(group.num_rows for group in self.row_groups)
+
+
 @contextmanager
-def open_parquet(path: Path) -> Iterator[tuple[pq.ParquetFile, BinaryIO]]:
-    """A Parquet file whose footer has been read, and the open file itself. Bytes are read on demand; pages are checked.
+def open_parquet(path: Path) -> Iterator[OpenFile]:
+    """A Parquet file whose footer has been read; its pages are read on demand and their checksums verified.
 
     Raises InvalidDataset: not_a_file, changed, invalid_parquet. Errors of the machine (OSError with errno) pass.
     """
     with _open_regular(path) as file:
-        _check_footer_size(path, file)
+        try:
+            row_groups = read_row_groups(file, os.fstat(file.fileno()).st_size)
+        except Malformed as error:
+            raise InvalidDataset("invalid_parquet", str(path), f"its footer cannot be used: {error}") from error
         with faults("invalid_parquet", path, "is not a readable Parquet file"):
-            parquet = pq.ParquetFile(
-                file, pre_buffer=False, buffer_size=BUFFER_BYTES, page_checksum_verification=True
-            )  # not memory-mapped: a file cut short while mapped kills the process
-            _check_counts(path, parquet.metadata)
-        yield parquet, file
+            # Not memory-mapped: a file that is cut short while it is mapped ends the process.
+            parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=BUFFER_BYTES, page_checksum_verification=True)
+            schema = parquet.schema_arrow
+            assert len(schema.names) == len(schema)  # decodes the names
+            counts = parquet.metadata.num_row_groups, parquet.metadata.num_rows
+        opened = OpenFile(parquet, schema, row_groups, file)
+        if counts != (len(row_groups), opened.num_rows):
+            raise InvalidDataset("invalid_parquet", str(path), "its footer can be read in two ways")
+        yield opened
 
 
 @contextmanager
-def faults(code: str, path: Path, what: str, row: int | None = None) -> Iterator[None]:
+def faults(code: str, path: Path, what: str) -> Iterator[None]:
     """Everything that pyarrow raises over a file's bytes becomes InvalidDataset; errors of the machine pass."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
         if getattr(error, "errno", None) is not None:
             raise
-        raise InvalidDataset(code, str(path), f"{what}: {_first_line(error)}", row=row) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        shown = "".join(char if char.isprintable() else "�" for char in line)
+        raise InvalidDataset(code, str(path), f"{what}: {shown}") from error
 
 
 def _open_regular(path: Path) -> BinaryIO:
@@ -66,20 +82,3 @@ def _open_regular(path: Path) -> BinaryIO:
         os.close(fd)
         raise InvalidDataset("not_a_file", str(path), "is not a regular file")
     return os.fdopen(fd, "rb")
-
-
-def _check_footer_size(path: Path, file: BinaryIO) -> None:
-    size = os.fstat(file.fileno()).st_size
-    file.seek(max(0, size - 8))
-    tail = file.read(8)
-    claimed = int.from_bytes(tail[:4], "little")
-    if tail[4:] == b"PAR1" and claimed > MAX_FOOTER_BYTES:
-        reason = f"its footer claims {claimed:,} bytes; at most {MAX_FOOTER_BYTES:,} are read"
-        raise InvalidDataset("invalid_parquet", str(path), f"{reason} (fewer columns or row groups make it smaller)")
-
-
-def _check_counts(path: Path, metadata: pq.FileMetaData) -> None:
-    rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-    if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
-        reason = f"its footer counts {metadata.num_rows:,} rows and its row groups {sum(rows):,}"
-        raise InvalidDataset("invalid_parquet", str(path), reason)
