@@ -8,7 +8,7 @@ a caller whose broker refuses a message gives it back with `unsent`. What was se
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,7 +47,7 @@ def due(session: Session, *, window: int, redispatch_seconds: float, limit: int 
     return found
 
 
-def unsent(session: Session, wakeups: Iterable[Wakeup]) -> None:
+def unsent(session: Session, wakeups: Sequence[Wakeup]) -> None:
     """The broker took none of these: let the next `due` return them at once."""
     for table, tasks in ((Job, ("split", "merge")), (Shard, ("run",))):
         ids = [wakeup.id for wakeup in wakeups if wakeup.task in tasks]

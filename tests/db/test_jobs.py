@@ -1,0 +1,309 @@
+"""Jobs: creation, listing, split, cancel in every state, and how a job ends."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import update
+
+from db import dispatch, jobs, shards
+from db.dispatch import Wakeup
+from db.errors import IdempotencyConflict, InvalidDataset, InvalidJob, JobNotCancellable, JobNotFound
+from db.models import Job, JobStatus, ShardStatus
+from db.plans import ShardPlan
+from db.progress import Progress, progress
+from db.session import db_now
+from db.shards import Beat, Finish
+from tests.db.ledger import SPEC, Sessions, add_job, claim, expire, finish, job, shard, statuses, take, together
+
+
+def create(sessions: Sessions, job_id: str, key: str | None = None, output: str | None = None) -> tuple[str, bool]:
+    with sessions.begin() as session:
+        made, created = jobs.create(
+            session, SPEC, job_id=job_id, output_uri=output or f"/out/{job_id}", num_rows=3, idempotency_key=key
+        )
+        return made.id, created
+
+
+# -- creation and reading ----------------------------------------------------------------------------------------------
+
+
+def test_a_new_job_waits_for_its_split(sessions: Sessions) -> None:
+    assert create(sessions, "a") == ("a", True)
+    made = job(sessions, "a")
+    assert (made.status, made.num_rows, made.num_shards, made.prepared) == (JobStatus.VALIDATING, 3, None, None)
+    assert made.spec == SPEC.model_dump(mode="json")
+    with sessions.begin() as session:
+        assert progress(session, ["a", "none"]) == {"a": Progress()}
+
+
+def test_an_idempotency_key_gives_the_same_job_and_refuses_another_specification(sessions: Sessions) -> None:
+    assert create(sessions, "a", "key") == ("a", True)
+    assert create(sessions, "b", "key") == ("a", False)
+    other = SPEC.model_copy(update={"model": "another"})
+    with sessions.begin() as session, pytest.raises(IdempotencyConflict, match="'key'"):
+        jobs.create(session, other, job_id="c", output_uri="/out/c", num_rows=3, idempotency_key="key")
+
+
+def test_16_threads_with_one_idempotency_key_make_one_job(sessions: Sessions) -> None:
+    made = together(16, lambda number: create(sessions, f"j{number}", "key"))
+    assert sorted(created for _, created in made) == [False] * 15 + [True]
+    assert len({job_id for job_id, _ in made}) == 1
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\0b", "a\nb"])
+def test_an_unusable_idempotency_key_is_refused(sessions: Sessions, key: str) -> None:
+    with pytest.raises(InvalidJob, match="idempotency_key"):
+        create(sessions, "a", key)
+
+
+def test_two_open_jobs_never_share_an_output(sessions: Sessions) -> None:
+    def attempt(number: int) -> str:
+        try:
+            return create(sessions, f"j{number}", output="/out/same")[0]
+        except InvalidJob as error:
+            return f"refused: {error.field}"
+
+    made = together(8, attempt)
+    assert made.count("refused: output") == 7
+    (first,) = set(made) - {"refused: output"}
+    with sessions.begin() as session:
+        jobs.request_cancel(session, first)
+    assert create(sessions, "later", output="/out/same") == ("later", True)
+
+
+def test_listing_is_newest_first_in_pages_by_status(sessions: Sessions) -> None:
+    for number in range(5):
+        create(sessions, f"j{number}")
+    with sessions.begin() as session:
+        # Equal times are told apart by the id.
+        session.execute(update(Job).where(Job.id.in_(["j1", "j2"])).values(created_at=1000.0))
+        jobs.request_cancel(session, "j3")
+        assert [j.id for j in jobs.listing(session, limit=10)] == ["j4", "j3", "j0", "j2", "j1"]
+        assert [j.id for j in jobs.listing(session, limit=2, after="j3")] == ["j0", "j2"]
+        assert [j.id for j in jobs.listing(session, limit=2, after="j2")] == ["j1"]
+        assert [j.id for j in jobs.listing(session, limit=9, status=JobStatus.CANCELLED)] == ["j3"]
+        with pytest.raises(JobNotFound, match="'nope'"):
+            jobs.listing(session, limit=2, after="nope")
+
+
+def test_unknown_jobs(sessions: Sessions) -> None:
+    with sessions.begin() as session:
+        for call in (jobs.get, jobs.request_cancel):
+            with pytest.raises(JobNotFound, match="'nope'"):
+                call(session, "nope")
+        assert jobs.begin_split(session, "nope", 3) is None
+        assert not jobs.beat_split(session, "nope")
+        assert not jobs.finish_split(session, "nope", prepared={}, shards=[])
+        assert jobs.complete(session, "nope") is None
+        assert not jobs.fail_job(session, "nope", code="c", message="m")
+
+
+# -- split -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_split_is_held_by_one_worker_until_its_lease_ends(sessions: Sessions) -> None:
+    create(sessions, "a")
+
+    def begin(number: int) -> int | None:
+        with sessions.begin() as session:
+            begun = jobs.begin_split(session, "a", 3, lease_seconds=60)
+            return begun and begun.attempts
+
+    assert sorted(together(8, begin), key=str) == [1] + [None] * 7
+    with sessions.begin() as session:
+        assert jobs.beat_split(session, "a", lease_seconds=-1)
+    assert begin(0) == 2
+
+
+def test_a_split_that_keeps_dying_fails_the_job(sessions: Sessions) -> None:
+    create(sessions, "a")
+    for attempt in (1, 2, None):
+        with sessions.begin() as session:
+            begun = jobs.begin_split(session, "a", 2, lease_seconds=-1)
+            assert (begun and begun.attempts) == attempt
+    ended = job(sessions, "a")
+    assert (ended.status, ended.error_code) == (JobStatus.FAILED, "too_many_attempts")
+    assert ended.error_message == "its split broke off 2 times"
+
+
+def test_only_the_first_split_counts(sessions: Sessions) -> None:
+    add_job(sessions, num_shards=2)
+    with sessions.begin() as session:
+        assert not jobs.finish_split(session, "j", prepared={"prior": [0.9]}, shards=[])
+        assert not jobs.beat_split(session, "j")
+    made = job(sessions)
+    assert (made.status, made.num_shards, made.prepared) == (JobStatus.RUNNING, 2, {"prior": [0.5]})
+
+
+def test_a_split_must_cover_the_rows_of_the_submission(sessions: Sessions) -> None:
+    create(sessions, "a")
+    with sessions.begin() as session:
+        jobs.begin_split(session, "a", 3)
+    with pytest.raises(InvalidDataset, match="had 3 rows at submission and has 2 now") as caught, sessions.begin() as s:
+        jobs.finish_split(s, "a", prepared={}, shards=[ShardPlan(0, "/f", 0, 2, 0)])
+    assert caught.value.code == "changed"
+    assert job(sessions, "a").status is JobStatus.VALIDATING
+    assert statuses(sessions, "a") == []
+
+
+def test_a_cancel_during_the_split_wins(sessions: Sessions) -> None:
+    create(sessions, "a")
+    with sessions.begin() as session:
+        jobs.begin_split(session, "a", 3)
+        assert jobs.request_cancel(session, "a").status is JobStatus.CANCELLED
+    with sessions.begin() as session:
+        assert not jobs.finish_split(session, "a", prepared={}, shards=[ShardPlan(0, "/f", 0, 3, 0)])
+    assert statuses(sessions, "a") == []
+
+
+# -- cancel ------------------------------------------------------------------------------------------------------------
+
+
+def test_cancel_while_nothing_runs_and_nothing_is_written_ends_the_job(sessions: Sessions) -> None:
+    ids = add_job(sessions, num_shards=3)
+    with sessions.begin() as session:
+        assert jobs.request_cancel(session, "j").status is JobStatus.CANCELLED
+    assert statuses(sessions) == [ShardStatus.CANCELLED] * 3
+    assert claim(sessions, ids[0]) is None
+    assert job(sessions).finished_at is not None
+
+
+def test_cancel_while_shards_run_stops_them_and_keeps_what_is_done(sessions: Sessions) -> None:
+    ids = add_job(sessions, num_shards=4)
+    finish(sessions, take(sessions, ids[0]))
+    stopped, finished = take(sessions, ids[1]), take(sessions, ids[2])
+    with sessions.begin() as session:
+        assert jobs.request_cancel(session, "j").status is JobStatus.CANCELLING
+        assert jobs.request_cancel(session, "j").status is JobStatus.CANCELLING
+        assert jobs.complete(session, "j") is None
+        assert dispatch.due(session, window=9, redispatch_seconds=60) == []
+        assert shards.beat(session, stopped, lease_seconds=60, progress=Progress(4)) is Beat.CANCEL
+    assert finish(sessions, finished, failed=1) == Finish(accepted=True, last=False)
+    with sessions.begin() as session:
+        assert shards.cancelled(session, stopped)
+        assert not shards.cancelled(session, stopped)
+        assert dispatch.due(session, window=9, redispatch_seconds=60) == [Wakeup("merge", "j")]
+        assert jobs.complete(session, "j") is JobStatus.CANCELLED
+        assert jobs.request_cancel(session, "j").status is JobStatus.CANCELLED
+        assert progress(session, ["j"]) == {"j": Progress(19, 1, 200, 80, 40)}
+    done, gone = ShardStatus.DONE, ShardStatus.CANCELLED
+    assert statuses(sessions) == [done, gone, done, gone]
+
+
+def test_the_last_running_shard_of_a_cancelling_job_may_finish(sessions: Sessions) -> None:
+    ids = add_job(sessions, num_shards=2)
+    taken = take(sessions, ids[0])
+    with sessions.begin() as session:
+        jobs.request_cancel(session, "j")
+    assert finish(sessions, taken) == Finish(accepted=True, last=True)
+    with sessions.begin() as session:
+        assert jobs.complete(session, "j") is JobStatus.CANCELLED
+
+
+def test_cancel_after_parts_were_written_goes_through_the_manifest(sessions: Sessions) -> None:
+    ids = add_job(sessions, num_shards=2)
+    finish(sessions, take(sessions, ids[0]))
+    with sessions.begin() as session:
+        assert jobs.request_cancel(session, "j").status is JobStatus.CANCELLING
+    with sessions.begin() as session:
+        assert dispatch.due(session, window=9, redispatch_seconds=60) == [Wakeup("merge", "j")]
+        assert jobs.complete(session, "j") is JobStatus.CANCELLED
+
+
+def test_a_cancelled_shard_whose_worker_died_is_given_up_by_the_sweep(sessions: Sessions) -> None:
+    (shard_id,) = add_job(sessions)
+    taken = take(sessions, shard_id)
+    with sessions.begin() as session:
+        jobs.request_cancel(session, "j")
+    expire(sessions, shard_id)
+    assert claim(sessions, shard_id) is None
+    with sessions.begin() as session:
+        assert dispatch.due(session, window=9, redispatch_seconds=60) == [Wakeup("merge", "j")]
+    assert statuses(sessions) == [ShardStatus.CANCELLED]
+    assert finish(sessions, taken) == Finish(accepted=False, last=False)
+
+
+def test_a_job_past_its_last_shard_cannot_be_cancelled(sessions: Sessions) -> None:
+    (shard_id,) = add_job(sessions)
+    finish(sessions, take(sessions, shard_id))
+    with sessions.begin() as session:
+        with pytest.raises(JobNotCancellable, match="finalizing"):
+            jobs.request_cancel(session, "j")
+        jobs.complete(session, "j")
+        with pytest.raises(JobNotCancellable, match="completed"):
+            jobs.request_cancel(session, "j")
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failed", "status", "code"),
+    [
+        ((0, 0), JobStatus.COMPLETED, None),
+        ((0, 10), JobStatus.COMPLETED_WITH_ERRORS, None),
+        ((1, 0), JobStatus.COMPLETED_WITH_ERRORS, None),
+        ((10, 10), JobStatus.FAILED, "no_row_succeeded"),
+    ],
+)
+def test_a_job_ends_by_its_counts(
+    sessions: Sessions, failed: tuple[int, int], status: JobStatus, code: str | None
+) -> None:
+    ids = add_job(sessions, num_shards=2)
+    with sessions.begin() as session:
+        assert jobs.complete(session, "j") is None
+    ended = [finish(sessions, take(sessions, shard_id), failed=n) for shard_id, n in zip(ids, failed, strict=True)]
+    assert ended == [Finish(accepted=True, last=False), Finish(accepted=True, last=True)]
+    assert job(sessions).status is JobStatus.FINALIZING
+    with sessions.begin() as session:
+        assert dispatch.due(session, window=9, redispatch_seconds=60) == [Wakeup("merge", "j")]
+        assert jobs.complete(session, "j") is status
+        assert jobs.complete(session, "j") is None
+        assert not jobs.fail_job(session, "j", code="late", message="")
+    made = job(sessions)
+    assert (made.rows_succeeded, made.rows_failed) == (20 - sum(failed), sum(failed))
+    assert (made.status, made.error_code, made.shards_done) == (status, code, 2)
+    assert (made.prompt_tokens, made.cached_tokens, made.output_tokens) == (200, 80, 40)
+
+
+def test_a_job_without_rows_completes(sessions: Sessions) -> None:
+    (shard_id,) = add_job(sessions, shard_rows=0)
+    assert finish(sessions, take(sessions, shard_id)).last
+    with sessions.begin() as session:
+        assert jobs.complete(session, "j") is JobStatus.COMPLETED
+
+
+def test_a_failing_job_takes_its_shards_along(sessions: Sessions) -> None:
+    ids = add_job(sessions, num_shards=3)
+    finish(sessions, take(sessions, ids[0]))
+    running = take(sessions, ids[1])
+    with sessions.begin() as session:
+        assert shards.beat(session, running, lease_seconds=60, progress=Progress(5)) is Beat.OK
+        assert jobs.fail_job(session, "j", code="model_missing", message="a\0b\ud800" + "x" * 5000)
+        assert shards.beat(session, running, lease_seconds=60, progress=Progress(6)) is Beat.LOST
+        assert progress(session, ["j"]) == {"j": Progress(10, 0, 100, 40, 20)}
+        assert dispatch.due(session, window=9, redispatch_seconds=60) == []
+    assert statuses(sessions) == [ShardStatus.DONE, ShardStatus.CANCELLED, ShardStatus.CANCELLED]
+    assert shard(sessions, ids[1]).rows_succeeded == 0
+    made = job(sessions)
+    assert (made.status, made.error_code) == (JobStatus.FAILED, "model_missing")
+    assert made.error_message == "a�b?" + "x" * 4092
+
+
+def test_progress_adds_running_shards_to_done_ones(sessions: Sessions) -> None:
+    ids = add_job(sessions, num_shards=3)
+    finish(sessions, take(sessions, ids[0]), failed=2)
+    taken = take(sessions, ids[1])
+    with sessions.begin() as session:
+        shards.beat(session, taken, lease_seconds=60, progress=Progress(3, 1, 30, 12, 6))
+        assert progress(session, ["j"]) == {"j": Progress(11, 3, 130, 52, 26)}
+        shards.release(session, taken)
+        assert progress(session, ["j"]) == {"j": Progress(8, 2, 100, 40, 20)}
+
+
+def test_the_clock_of_created_at_is_the_databases(sessions: Sessions) -> None:
+    create(sessions, "a")
+    with sessions.begin() as session:
+        now = session.scalar(db_now().select())
+    assert now is not None
+    assert 0 <= now - job(sessions, "a").created_at < 10
