@@ -98,9 +98,9 @@ def test_children_are_replaced(nightmill: CommandLine, service: subprocess.Popen
         recipe = {"kind": "generate", "template": "{{ text }}"}
         job = client.submit({"input": uri, "recipe": recipe, "model": "fake:slow", "shard_rows": 100})
         eventually(lambda: client.get(job.id).counts.shards_done >= 1, "a first shard")
-        victims = [named(children(service), "worker")]
+        victims = [named(children(service), "-m worker")]
         if "REDIS_URL" not in nightmill.environment:
-            victims.append(named(children(service), "valkey-server"))
+            victims.append(named(children(service), "broker.sock"))
         for victim in victims:
             victim.kill()
         ended = client.wait(job.id)
