@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,49 +14,10 @@ import pytest
 from db.models import JobStatus, Shard, ShardStatus
 from db.progress import progress
 from db.settings import Settings
+from tests.worker.crew import Crew
 from tests.worker.factories import Office, spec_of, write_texts
 
-ROOT = Path(__file__).resolve().parents[2]
-NUM_ROWS = 1500
-
-
-class Crew:
-    """Worker processes that share a database and a broker, and are all gone at the end."""
-
-    def __init__(self, home: Path, database_url: str, redis_url: str) -> None:
-        self.log = home / "worker.log"
-        values = {
-            "home": home,
-            "data_roots": f'["{home}"]',
-            "database_url": database_url,
-            "redis_url": redis_url,
-            "engine_factory": "tests.worker.fakes:build",
-            "shard_rows": 500,
-            "lease_seconds": 1.5,
-            "sweep_seconds": 0.2,
-            "worker_threads": 2,
-        }
-        named = {f"NIGHTMILL_{name.upper()}": str(value) for name, value in values.items()}
-        self.environment = {**os.environ, **named, "PYTHONPATH": str(ROOT)}
-        self.processes: list[subprocess.Popen[bytes]] = []
-
-    def hire(self) -> subprocess.Popen[bytes]:
-        with self.log.open("ab") as log:
-            command = [sys.executable, "-m", "worker"]
-            process = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=log, stderr=log)
-        self.processes.append(process)
-        return process
-
-    def wait_until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.05)
-
-    def dismiss(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
+NUM_ROWS = 900
 
 
 @pytest.fixture
@@ -124,6 +82,8 @@ def test_kill_9_in_the_middle_of_a_shard(office: Office, crew: Crew, tmp_path: P
     assert max(shard.attempts for shard in shards) == 2
 
 
+# Leases and counts are the same on both databases, see test_tasks; here it is about signals and threads.
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_sigterm_in_the_middle_hands_over_without_an_attempt(office: Office, crew: Crew, tmp_path: Path) -> None:
     source = write_texts(tmp_path / "in.parquet", (f"row {i}" for i in range(NUM_ROWS)))
     office.submit(spec_of(source, model="fake:slow"), tmp_path / "out")

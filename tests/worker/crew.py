@@ -1,0 +1,52 @@
+"""Real worker processes for tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Crew:
+    """Worker processes that share a database and a broker, and are all gone at the end."""
+
+    def __init__(self, home: Path, database_url: str, redis_url: str) -> None:
+        self.log = home / "worker.log"
+        values = {
+            "home": home,
+            "data_roots": f'["{home}"]',
+            "database_url": database_url,
+            "redis_url": redis_url,
+            "engine_factory": "tests.worker.fakes:build",
+            "shard_rows": 300,
+            "lease_seconds": 1.5,
+            "sweep_seconds": 0.2,
+            "redispatch_seconds": 5,  # another test run may empty the same Redis
+            "worker_threads": 2,
+        }
+        named = {f"NIGHTMILL_{name.upper()}": str(value) for name, value in values.items()}
+        self.environment = {**os.environ, **named, "PYTHONPATH": str(ROOT)}
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def hire(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            command = [sys.executable, "-m", "worker"]
+            process = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=log, stderr=log)
+        self.processes.append(process)
+        return process
+
+    def wait_until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+
+    def dismiss(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
