@@ -42,7 +42,8 @@ def resolve_output(uri: str, roots: Sequence[Path]) -> Path:
     if not stat.S_ISDIR(mode):
         raise DatasetRefused(uri, "exists and is not a folder")
     try:
-        empty = next(os.scandir(path), None) is None
+        with os.scandir(path) as entries:
+            empty = next(entries, None) is None
     except OSError as error:
         raise DatasetRefused(uri, f"cannot be listed: {error.strerror}") from None
     if not empty:

@@ -7,13 +7,13 @@ from sqlalchemy import update
 
 from db import dispatch, jobs, shards
 from db.dispatch import Wakeup
-from db.errors import IdempotencyConflict, InvalidDataset, InvalidJob, JobNotCancellable, JobNotFound
+from db.errors import IdempotencyConflict, InvalidDataset, InvalidJob, JobNotFound
 from db.models import Job, JobStatus, ShardStatus
 from db.plans import ShardPlan
 from db.progress import Progress, progress
 from db.session import db_now
 from db.shards import Beat, Finish
-from tests.db.ledger import SPEC, Sessions, add_job, claim, expire, finish, job, shard, statuses, take, together
+from tests.db.ledger import SPEC, Sessions, add_job, finish, job, shard, statuses, take, together
 
 
 def create(sessions: Sessions, job_id: str, key: str | None = None, output: str | None = None) -> tuple[str, bool]:
@@ -24,7 +24,7 @@ def create(sessions: Sessions, job_id: str, key: str | None = None, output: str 
         return made.id, created
 
 
-# -- creation and reading ----------------------------------------------------------------------------------------------
+# -- creation and reading ---------------------------------------------------------------------------------------------
 
 
 def test_a_new_job_waits_for_its_split(sessions: Sessions) -> None:
@@ -98,7 +98,7 @@ def test_unknown_jobs(sessions: Sessions) -> None:
         assert not jobs.fail_job(session, "nope", code="c", message="m")
 
 
-# -- split -------------------------------------------------------------------------------------------------------------
+# -- split ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_split_is_held_by_one_worker_until_its_lease_ends(sessions: Sessions) -> None:
@@ -146,95 +146,7 @@ def test_a_split_must_cover_the_rows_of_the_submission(sessions: Sessions) -> No
     assert statuses(sessions, "a") == []
 
 
-def test_a_cancel_during_the_split_wins(sessions: Sessions) -> None:
-    create(sessions, "a")
-    with sessions.begin() as session:
-        jobs.begin_split(session, "a", 3)
-        assert jobs.request_cancel(session, "a").status is JobStatus.CANCELLED
-    with sessions.begin() as session:
-        assert not jobs.finish_split(session, "a", prepared={}, shards=[ShardPlan(0, "/f", 0, 3, 0)])
-    assert statuses(sessions, "a") == []
-
-
-# -- cancel ------------------------------------------------------------------------------------------------------------
-
-
-def test_cancel_while_nothing_runs_and_nothing_is_written_ends_the_job(sessions: Sessions) -> None:
-    ids = add_job(sessions, num_shards=3)
-    with sessions.begin() as session:
-        assert jobs.request_cancel(session, "j").status is JobStatus.CANCELLED
-    assert statuses(sessions) == [ShardStatus.CANCELLED] * 3
-    assert claim(sessions, ids[0]) is None
-    assert job(sessions).finished_at is not None
-
-
-def test_cancel_while_shards_run_stops_them_and_keeps_what_is_done(sessions: Sessions) -> None:
-    ids = add_job(sessions, num_shards=4)
-    finish(sessions, take(sessions, ids[0]))
-    stopped, finished = take(sessions, ids[1]), take(sessions, ids[2])
-    with sessions.begin() as session:
-        assert jobs.request_cancel(session, "j").status is JobStatus.CANCELLING
-        assert jobs.request_cancel(session, "j").status is JobStatus.CANCELLING
-        assert jobs.complete(session, "j") is None
-        assert dispatch.due(session, window=9, redispatch_seconds=60) == []
-        assert shards.beat(session, stopped, lease_seconds=60, progress=Progress(4)) is Beat.CANCEL
-    assert finish(sessions, finished, failed=1) == Finish(accepted=True, last=False)
-    with sessions.begin() as session:
-        assert shards.cancelled(session, stopped)
-        assert not shards.cancelled(session, stopped)
-        assert dispatch.due(session, window=9, redispatch_seconds=60) == [Wakeup("merge", "j")]
-        assert jobs.complete(session, "j") is JobStatus.CANCELLED
-        assert jobs.request_cancel(session, "j").status is JobStatus.CANCELLED
-        assert progress(session, ["j"]) == {"j": Progress(19, 1, 200, 80, 40)}
-    done, gone = ShardStatus.DONE, ShardStatus.CANCELLED
-    assert statuses(sessions) == [done, gone, done, gone]
-
-
-def test_the_last_running_shard_of_a_cancelling_job_may_finish(sessions: Sessions) -> None:
-    ids = add_job(sessions, num_shards=2)
-    taken = take(sessions, ids[0])
-    with sessions.begin() as session:
-        jobs.request_cancel(session, "j")
-    assert finish(sessions, taken) == Finish(accepted=True, last=True)
-    with sessions.begin() as session:
-        assert jobs.complete(session, "j") is JobStatus.CANCELLED
-
-
-def test_cancel_after_parts_were_written_goes_through_the_manifest(sessions: Sessions) -> None:
-    ids = add_job(sessions, num_shards=2)
-    finish(sessions, take(sessions, ids[0]))
-    with sessions.begin() as session:
-        assert jobs.request_cancel(session, "j").status is JobStatus.CANCELLING
-    with sessions.begin() as session:
-        assert dispatch.due(session, window=9, redispatch_seconds=60) == [Wakeup("merge", "j")]
-        assert jobs.complete(session, "j") is JobStatus.CANCELLED
-
-
-def test_a_cancelled_shard_whose_worker_died_is_given_up_by_the_sweep(sessions: Sessions) -> None:
-    (shard_id,) = add_job(sessions)
-    taken = take(sessions, shard_id)
-    with sessions.begin() as session:
-        jobs.request_cancel(session, "j")
-    expire(sessions, shard_id)
-    assert claim(sessions, shard_id) is None
-    with sessions.begin() as session:
-        assert dispatch.due(session, window=9, redispatch_seconds=60) == [Wakeup("merge", "j")]
-    assert statuses(sessions) == [ShardStatus.CANCELLED]
-    assert finish(sessions, taken) == Finish(accepted=False, last=False)
-
-
-def test_a_job_past_its_last_shard_cannot_be_cancelled(sessions: Sessions) -> None:
-    (shard_id,) = add_job(sessions)
-    finish(sessions, take(sessions, shard_id))
-    with sessions.begin() as session:
-        with pytest.raises(JobNotCancellable, match="finalizing"):
-            jobs.request_cancel(session, "j")
-        jobs.complete(session, "j")
-        with pytest.raises(JobNotCancellable, match="completed"):
-            jobs.request_cancel(session, "j")
-
-
-# -- the end -----------------------------------------------------------------------------------------------------------
+# -- the end ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
