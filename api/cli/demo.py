@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from enum import StrEnum
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
@@ -21,6 +19,9 @@ from api.cli.run import report
 from api.cli.run import run as run_job
 from db.models import JobStatus
 from db.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LEAD_WORDS = 120
 
@@ -84,6 +85,9 @@ def job_options(recipe: DemoRecipe, rows: int) -> JobOptions:
 
 def read(output: Path) -> pa.Table:
     """All parts, in the order of their names."""
+    import pyarrow as pa  # Imported where used: most commands read no Parquet.
+    import pyarrow.parquet as pq
+
     return pa.concat_tables(pq.read_table(path) for path in sorted(output.glob("part-*.parquet")))
 
 
