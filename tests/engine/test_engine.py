@@ -24,7 +24,7 @@ TEXT = [bytes([65 + token % 26]) for token in range(VOCAB)]
 def build(
     *, eos: frozenset[int] = frozenset(), drafter: Oracle | None = None, model: HashModel | None = None, **sizes: object
 ) -> Engine:
-    given_sizes = {"num_blocks": 200, "block_size": 4, "max_sequences": 8, "token_budget": 32} | sizes
+    given_sizes = {"num_blocks": 200, "block_size": 4, "max_sequences": 8, "token_budget": 32, "num_threads": 1} | sizes
     config = EngineConfig(**given_sizes)  # type: ignore[arg-type]
     return Engine(model or HashModel(), config, eos_token_ids=eos, token_bytes=TEXT, drafter=drafter)
 
