@@ -89,11 +89,12 @@ def test_label_prompt() -> None:
     assert recipe.messages({}, "nice") == [
         {
             "role": "system",
-            "content": "Classify the text. The labels are: good, bad. good: praise Answer with one label only.",
+            "content": "Labels: good, bad. good: praise. "
+            "Read the text and answer with exactly one label from the list, and nothing else.",
         },
-        {"role": "user", "content": "meh"},
+        {"role": "user", "content": "Text: meh\nLabel:"},
         {"role": "assistant", "content": "bad"},
-        {"role": "user", "content": "nice"},
+        {"role": "user", "content": "Text: nice\nLabel:"},
     ]
     assert recipe.choices == (tuple(b"good"), tuple(b"bad"))
 
@@ -149,5 +150,6 @@ def test_calibration() -> None:
     # Too few rows for a mean over rows: content-free texts, two of which have the odds 1:3 and one 3:1.
     learnt, seen = prior("batch", sample[:15])
     assert seen == ["N/A", "", "[MASK]"]
-    assert learnt["label_prior"] == pytest.approx([1.25 / 3, 1.75 / 3])
+    odds = (1 / 3 * 1 / 3 * 3) ** (1 / 3)  # the geometric mean
+    assert learnt["label_prior"] == pytest.approx([odds / (1 + odds), 1 / (1 + odds)])
     assert prior("contextual", sample)[1] == seen
