@@ -40,7 +40,8 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="Address the API listens on.")
     port: int = Field(default=8642, ge=0, le=65535, description="Port the API listens on; 0 picks a free one.")
     url: str = Field(
-        default="", description="Address of a running API for the command line; empty: this home's own, started if needed."
+        default="",
+        description="Address of a running API for the command line; empty: this home's own, started if needed.",
     )
     max_upload_bytes: int = Field(default=4 << 30, ge=1, description="Largest Parquet upload, in bytes.")
     max_prompt_bytes: int = Field(default=8 << 20, ge=1, description="Largest text of one row, in bytes of UTF-8.")
@@ -49,14 +50,22 @@ class Settings(BaseSettings):
     shard_rows: int = Field(default=1000, ge=1, description="Rows of a shard: the unit of lease, retry and part file.")
     shard_window: int = Field(default=16, ge=1, description="Most shard messages of one job in the queue at once.")
     lease_seconds: float = Field(default=30.0, gt=0, description="Lease of a running shard; renewed every third of it.")
-    redispatch_seconds: float = Field(default=60.0, gt=0, description="Age at which a sent but unclaimed message is re-sent.")
-    sweep_seconds: float = Field(default=2.0, gt=0, description="Pause between two looks for lost messages and dead leases.")
+    redispatch_seconds: float = Field(
+        default=60.0, gt=0, description="Age at which a sent but unclaimed message is re-sent."
+    )
+    sweep_seconds: float = Field(
+        default=2.0, gt=0, description="Pause between two looks for lost messages and dead leases."
+    )
     max_attempts: int = Field(default=3, ge=1, description="Times a shard is tried before its job fails.")
-    worker_threads: int = Field(default=4, ge=1, description="Task threads of a worker: shards whose rows share the engine.")
+    worker_threads: int = Field(
+        default=4, ge=1, description="Task threads of a worker: shards whose rows share the engine."
+    )
 
     model: str = Field(default="smollm2-135m", description="Model of jobs that name none.")
     engine_dtype: Literal["fp32", "bf16"] = Field(default="fp32", description="Number format of weights and cache.")
-    engine_cache_bytes: int = Field(default=1 << 30, ge=1 << 20, description="Memory for the key/value cache, in bytes.")
+    engine_cache_bytes: int = Field(
+        default=1 << 30, ge=1 << 20, description="Memory for the key/value cache, in bytes."
+    )
     engine_max_sequences: int = Field(default=64, ge=1, description="Sequences computed together.")
     engine_token_budget: int = Field(default=1024, ge=1, description="Tokens computed per step.")
     engine_block_size: int = Field(default=16, ge=1, description="Tokens per block of the key/value cache.")
@@ -67,7 +76,9 @@ class Settings(BaseSettings):
         default="",
         description="`module:function` that builds the engine in place of ours: function(model, settings) -> LoadedModel.",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level that is logged.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level that is logged."
+    )
     log_json: bool = Field(default=False, description="Log one JSON object per line instead of text.")
 
     @field_validator("home")

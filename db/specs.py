@@ -128,11 +128,14 @@ class JobSpec(Spec):
     sampling: SamplingSpec = SamplingSpec()
     keep_columns: tuple[Name, ...] | None = Field(default=None, description="Input columns to carry over; none: all.")
     output_prefix: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_]*$")] = Field(
-        default="", description="Put before the name of every added column, where an input column has that name already."
+        default="",
+        description="Put before the name of every added column, where an input column has that name already.",
     )
     on_long: Literal["error", "truncate_head", "truncate_tail", "truncate_middle"] = Field(
         default="error",
         description="What happens to a row too long for the model: an error row, or cut at the named place of its text.",
     )
     max_rows: int | None = Field(default=None, ge=1, description="Take only the first rows of the input.")
-    shard_rows: int | None = Field(default=None, ge=1, le=1_000_000, description="Rows of a shard; none: the setting's.")
+    shard_rows: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Rows of a shard; none: the setting's."
+    )
