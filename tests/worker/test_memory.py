@@ -14,7 +14,7 @@ from db.settings import Settings
 from tests.worker.crew import Crew
 from tests.worker.factories import Office, spec_of, write_texts
 
-TEXT = "All happy families are alike; each unhappy family is unhappy in its own way. " * 10  # 770 bytes
+TEXT = "All happy families are alike; each unhappy family is unhappy in its own way. " * 3  # 231 bytes
 MOST_GROWTH = 1.10
 
 

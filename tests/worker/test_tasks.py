@@ -186,8 +186,8 @@ def test_label_calibration_is_learnt_once_and_kept(office: Office, tmp_path: Pat
             "wrong_type",
             "in.parquet: column 'id' is int64; text must be a string column",
         ),
-        ({"recipe": {**ECHO, "columns": ["nope"]}}, "no_column", "in.parquet: has no column 'nope'"),
-        ({"keep_columns": ["nope"]}, "no_column", "in.parquet: has no column 'nope'"),
+        ({"recipe": {**ECHO, "columns": ["nope"]}}, "no_column", "in.parquet: has no column 'nope'; its columns are: 'id', 'text'"),
+        ({"keep_columns": ["nope"]}, "no_column", "in.parquet: has no column 'nope'; its columns are: 'id', 'text'"),
     ],
 )
 def test_a_job_that_cannot_run_fails_once(

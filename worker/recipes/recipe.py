@@ -14,7 +14,11 @@ Score: TypeAlias = Callable[[Sequence[str]], list[tuple[float, ...]]]
 
 
 class RowRefused(Exception):
-    """A row that cannot become a request. `code` is one of the row error codes of docs/output.md."""
+    """A row that cannot become a request.
+
+    `code` is what the output row's `error` says: null_text, empty_text, invalid_utf8, text_too_large, too_long,
+    invalid_messages, template_error. Rows that the engine fails have too_long or engine_error.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
