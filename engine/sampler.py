@@ -23,7 +23,7 @@ from engine.sequence import Sequence
 class Row(NamedTuple):
     """A row of logits that asks for more than the most probable token."""
 
-    index: int  # in the logits
+    line: int  # its place in the logits
     sequence: Sequence
     offset: int  # draft tokens that stand between the output and this row's choice
 
@@ -44,13 +44,13 @@ class Sampler:
         _forbid_stops(logits, generating)
         best, greedy = logits.max(dim=-1) if len(logits) else (logits.new_empty(0), logits.new_empty(0))
         valid: list[bool] = best.isfinite().tolist()
-        drawn = [row for row in generating if valid[row.index] and not row.sequence.request.sampling.greedy]
+        drawn = [row for row in generating if valid[row.line] and not row.sequence.request.sampling.greedy]
         tokens: list[int] = greedy.tolist()
         for row, token in zip(drawn, _draw(logits, drawn), strict=True):
-            tokens[row.index] = token
-        asking = [row for row in generating if valid[row.index] and row.sequence.logprobs is not None]
+            tokens[row.line] = token
+        asking = [row for row in generating if valid[row.line] and row.sequence.logprobs is not None]
         logprobs = _logprobs(logits, asking, tokens)
-        _score(logits, [row for row in rows if row.sequence.scoring is not None and valid[row.index]])
+        _score(logits, [row for row in rows if row.sequence.scoring is not None and valid[row.line]])
         return _verify(batch, counts, tokens, valid, logprobs)
 
 
@@ -117,7 +117,7 @@ def _penalise(logits: Tensor, rows: list[Row]) -> None:
 
     column = torch.tensor(np.frombuffer(b"".join(ids), np.int64).copy(), device=device)
     count = torch.tensor(np.frombuffer(b"".join(counts), np.int64).copy(), device=device)
-    line = torch.tensor(np.repeat([row.index for row in rows], lengths), device=device)
+    line = torch.tensor(np.repeat([row.line for row in rows], lengths), device=device)
     sampling = [row.sequence.request.sampling for row in rows]
     repetition = spread([each.repetition_penalty for each in sampling])
     value = logits[line, column]
@@ -131,10 +131,10 @@ def _forbid_stops(logits: Tensor, rows: list[Row]) -> None:
     """Rule out, in place, every token that would end the output before min_tokens."""
     lines: list[int] = []
     columns: list[int] = []
-    for index, sequence, offset in rows:
+    for line, sequence, offset in rows:
         if sequence.num_output + offset < sequence.request.sampling.min_tokens:
             columns += sequence.stop_ids
-            lines += [index] * len(sequence.stop_ids)
+            lines += [line] * len(sequence.stop_ids)
     if lines:
         logits[lines, columns] = -torch.inf
 
@@ -146,7 +146,7 @@ def _draw(logits: Tensor, rows: list[Row]) -> list[int]:
     seeds = np.array([row.sequence.seed for row in rows], np.uint64)
     positions = np.array([len(row.sequence.tokens) + row.offset for row in rows], np.uint64)
     uniforms = torch.from_numpy(uniform(seeds, positions)).to(logits.device)
-    chosen = logits[[row.index for row in rows]]
+    chosen = logits[[row.line for row in rows]]
     tokens: list[int] = draw(chosen, [row.sequence.request.sampling for row in rows], uniforms).tolist()
     return tokens
 
@@ -155,7 +155,7 @@ def _logprobs(logits: Tensor, rows: list[Row], tokens: list[int]) -> dict[int, T
     """Log-probabilities of the chosen and the most probable tokens, by row of logits."""
     if not rows:
         return {}
-    lines = [row.index for row in rows]
+    lines = [row.line for row in rows]
     chosen = [tokens[line] for line in lines]
     table = logits[lines].log_softmax(-1)
     own = table[range(len(rows)), chosen].tolist()
@@ -174,15 +174,15 @@ def _score(logits: Tensor, rows: list[Row]) -> None:
     lines: list[int] = []
     columns: list[int] = []
     wanted = []
-    for index, sequence, depth in rows:
+    for line, sequence, depth in rows:
         assert sequence.scoring is not None, "only rows with choices come here"
         followers = sequence.scoring.followers(depth)
         columns += followers
-        lines += [index] * len(followers)
+        lines += [line] * len(followers)
         wanted.append((sequence.scoring, depth, len(followers)))
     normaliser = logits.new_zeros(len(logits))
-    indices = [row.index for row in rows]
-    normaliser[indices] = logits[indices].logsumexp(-1)
+    scored = [row.line for row in rows]
+    normaliser[scored] = logits[scored].logsumexp(-1)
     logprobs = (logits[lines, columns] - normaliser[lines]).tolist()
     start = 0
     for scoring, depth, count in wanted:

@@ -34,9 +34,9 @@ def fold(state: int, token: int) -> int:
 
 
 class HashModel:
-    """Keeps (token, position) as a token's key. The hidden state of position p is a hash of the tokens 0 … p as they are
-    read back through the block table; logits are a fixed function of it. Asserts that every position read is the one
-    that belongs there."""
+    """Keeps (token, position) as a token's key. The hidden state of position p is a hash of the tokens 0 … p as they
+    are read back through the block table; logits are a fixed function of it. Asserts that every position read is the
+    one that belongs there."""
 
     def __init__(self, vocab_size: int = VOCAB, max_position: int = 4096) -> None:
         self.config = config(vocab_size, max_position)
