@@ -78,6 +78,8 @@ class RedisQueue:
             connection.release()
 
     def _connect(self) -> Connection:
+        if not self.url:
+            raise QueueError("no broker is set; give its address as REDIS_URL")
         from kombu import Connection  # Imported where used, so that a process that sends nothing starts faster.
 
         connection = Connection(self.url, transport_options=TRANSPORT)

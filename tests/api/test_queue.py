@@ -58,6 +58,11 @@ def test_no_broker() -> None:
     assert time.monotonic() - started < 8
 
 
+def test_no_broker_is_set() -> None:
+    with pytest.raises(QueueError, match="REDIS_URL"):
+        RedisQueue("").check()
+
+
 def test_a_restarted_broker_is_found_again(redis_url: str) -> None:
     queue = RedisQueue(redis_url)
     queue.send(Wakeup("run", 1))
