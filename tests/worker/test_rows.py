@@ -44,8 +44,8 @@ def test_default_max_tokens_is_the_recipes() -> None:
 
 
 def test_choices_need_room_for_the_longest() -> None:
-    made = maker(recipe=Label(labels=("yes", "never")))
-    assert made.max_prompt_tokens == 95
+    made = maker(1000, recipe=Label(labels=("yes", "never")))
+    assert made.max_prompt_tokens == 995
     assert made.request(0, {"text": "x"})[0].choices == (tuple(b"yes"), tuple(b"never"))
 
 
