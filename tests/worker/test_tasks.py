@@ -188,7 +188,11 @@ def test_label_calibration_is_learnt_once_and_kept(office: Office, tmp_path: Pat
             "wrong_type",
             "in.parquet: column 'id' is int64; text must be a string column",
         ),
-        ({"recipe": {**ECHO, "columns": ["nope"]}}, "no_column", "in.parquet: has no column 'nope'; its columns are: 'id', 'text'"),
+        (
+            {"recipe": {**ECHO, "columns": ["nope"]}},
+            "no_column",
+            "in.parquet: has no column 'nope'; its columns are: 'id', 'text'",
+        ),
         ({"keep_columns": ["nope"]}, "no_column", "in.parquet: has no column 'nope'; its columns are: 'id', 'text'"),
     ],
 )
