@@ -101,8 +101,8 @@ def print_labels(table: pa.Table, min_accuracy: float, out: Console) -> bool:
         matrix.add_row(truth, *(f"{result.confusion[truth, answer]:,}" for answer in answers))
     out.print(matrix)
     out.print(
-        f"accuracy {result.accuracy:.3f} (always the most frequent label: {result.majority:.3f})\n"
-        f"mean confidence {result.confidence:.3f}, expected calibration error {result.calibration_error:.3f}",
+        f"mean confidence {result.confidence:.3f}, expected calibration error {result.calibration_error:.3f}\n"
+        f"accuracy {result.accuracy:.3f} (always the most frequent label: {result.majority:.3f})",
         highlight=False,
     )
     if result.accuracy < min_accuracy:
