@@ -1,4 +1,4 @@
-"""KVCache: the key and value tensors, sized to memory."""
+"""KVCache: the keys and values, sized to memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.errors import OutOfCache
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+from engine.formats import cache_dtype
+from kernels.native.decoder import cache_bytes
 
 
 class CacheShape(Protocol):
@@ -27,8 +27,9 @@ class CacheShape(Protocol):
 class KVCache:
     """Keys and values of `num_blocks` blocks, in every layer.
 
-    Starts as zeros and holds finite numbers only: attention reads whole blocks and masks what lies beyond a context,
-    and a masked NaN would still be a NaN.
+    A model reads and writes it either as tensors (`layer`) or as tiles (`tiles`), never as both: the first use decides
+    how the memory is laid out. Starts as zeros and holds finite numbers only: attention reads whole blocks and masks
+    what lies beyond a context, and a masked NaN would still be a NaN.
     """
 
     def __init__(
@@ -43,9 +44,11 @@ class KVCache:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._data = torch.zeros(
-            (num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim), dtype=dtype, device=device
-        )
+        self.dtype = dtype
+        self.device = device
+        self._shape = (num_layers, num_kv_heads, head_dim)
+        self._tensors: Tensor | None = None
+        self._tiles: Tensor | None = None
 
     @classmethod
     def fit(cls, shape: CacheShape, config: EngineConfig) -> KVCache:
@@ -53,8 +56,8 @@ class KVCache:
 
         Raises OutOfCache when that is not even one.
         """
-        dtype = DTYPES[config.dtype]
-        num_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * config.block_size * dtype.itemsize
+        dtype = cache_dtype(config)
+        num_bytes = _bytes_per_block(config.block_size, shape.num_layers, shape.num_kv_heads, shape.head_dim, dtype)
         num_blocks = config.num_blocks if config.num_blocks is not None else config.cache_bytes // num_bytes
         if num_blocks < 1:
             raise OutOfCache(f"cache_bytes={config.cache_bytes} is less than one block of {num_bytes} bytes")
@@ -64,13 +67,34 @@ class KVCache:
     @property
     def bytes_per_block(self) -> int:
         """Bytes of one block over all layers, keys and values."""
-        return self._data[:, :, 0].numel() * self._data.element_size()
-
-    @property
-    def device(self) -> torch.device:
-        return self._data.device
+        return _bytes_per_block(self.block_size, *self._shape, self.dtype)
 
     def layer(self, i_layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer, each [num_blocks, num_kv_heads, block_size, head_dim], contiguous, to be written
-        in place."""
-        return self._data[i_layer, 0], self._data[i_layer, 1]
+        in place. Not for int8."""
+        if self._tensors is None:
+            assert self._tiles is None, "the cache holds tiles"
+            assert self.dtype.is_floating_point, "int8 keys and values are held as tiles alone"
+            num_layers, num_kv_heads, head_dim = self._shape
+            self._tensors = torch.zeros(
+                (num_layers, 2, self.num_blocks, num_kv_heads, self.block_size, head_dim),
+                dtype=self.dtype,
+                device=self.device,
+            )
+        return self._tensors[i_layer, 0], self._tensors[i_layer, 1]
+
+    @property
+    def tiles(self) -> Tensor:
+        """The cache as native code keeps it: [num_layers, bytes] uint8, to be written in place."""
+        if self._tiles is None:
+            assert self._tensors is None, "the cache holds tensors"
+            num_layers, num_kv_heads, head_dim = self._shape
+            num_bytes = cache_bytes(self.num_blocks * self.block_size, num_kv_heads, head_dim, self.dtype)
+            self._tiles = torch.zeros((num_layers, num_bytes), dtype=torch.uint8, device=self.device)
+        return self._tiles
+
+
+def _bytes_per_block(block_size: int, num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    """Two numbers for every feature and, in int8, a scale for every token, head, key and value."""
+    per_head = head_dim * dtype.itemsize + (4 if dtype == torch.int8 else 0)
+    return 2 * num_layers * num_kv_heads * block_size * per_head

@@ -14,7 +14,8 @@ class EngineConfig:
     `cache_bytes` bounds the key/value cache; `num_blocks`, when given, overrules it (tests, benchmarks).
     """
 
-    dtype: str = "fp32"
+    dtype: str = "fp32"  # of the weights: auto, fp32, bf16 or int8 (8-bit weights and activations)
+    kv_dtype: str = "auto"  # of keys and values: auto (as the weights), fp32, bf16 or int8
     device: str = "cpu"
     block_size: int = 16
     cache_bytes: int = 1 << 30
@@ -26,8 +27,9 @@ class EngineConfig:
     num_threads: int | None = None  # None: torch's own choice
 
     def __post_init__(self) -> None:
-        if self.dtype not in ("fp32", "bf16"):
-            raise InvalidRequest("dtype", self.dtype, "must be fp32 or bf16")
+        for name in ("dtype", "kv_dtype"):
+            if getattr(self, name) not in ("auto", "fp32", "bf16", "int8"):
+                raise InvalidRequest(name, getattr(self, name), "must be auto, fp32, bf16 or int8")
         for name in ("block_size", "cache_bytes", "max_sequences", "token_budget"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(name, getattr(self, name), "must be at least 1")

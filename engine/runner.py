@@ -28,6 +28,4 @@ class ModelRunner:
         hidden = self._model.forward(inputs, self._cache)
         if inputs.logit_rows.shape[0] == 0:
             return hidden.new_empty((0, self._model.config.vocab_size), dtype=torch.float32)
-        if inputs.logit_rows.shape[0] < inputs.num_tokens:
-            hidden = hidden[inputs.logit_rows]
         return self._model.logits(hidden)

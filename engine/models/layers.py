@@ -3,39 +3,72 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.config import ModelConfig
+from kernels.quantised import int8_linear, quantise_rows
 
 
 @dataclass(frozen=True, slots=True)
-class LayerWeights:
+class Int8Matrix:
+    """A matrix [out, in] of 8-bit numbers, each row with a scale of its own."""
+
+    values: Tensor  # [out, in] int8
+    scales: Tensor  # [out, 1] fp32
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> Int8Matrix:
+        return cls(*quantise_rows(matrix))
+
+
+M = TypeVar("M", Tensor, Int8Matrix)
+
+
+def linear(x: Tensor, matrix: Tensor | Int8Matrix, bias: Tensor | None = None) -> Tensor:
+    """x [T, in] times the matrix's transpose, plus bias -> [T, out]. With int8 the rows of x are quantised too."""
+    if isinstance(matrix, Tensor):
+        return F.linear(x, matrix, bias)
+    product = int8_linear(x, matrix.values, matrix.scales)
+    return product if bias is None else product + bias
+
+
+def lookup(ids: Tensor, matrix: Tensor | Int8Matrix) -> Tensor:
+    """Rows [T, in] of a matrix."""
+    if isinstance(matrix, Tensor):
+        return F.embedding(ids, matrix)
+    return matrix.values[ids] * matrix.scales[ids]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights(Generic[M]):
     """One decoder layer. Matrices are [out, in]."""
 
     attention_norm: Tensor  # [hidden]
-    qkv: Tensor  # [query + 2 * kv, hidden]
+    qkv: M  # [query + 2 * kv, hidden]
     qkv_bias: Tensor | None  # [query + 2 * kv]
     query_norm: Tensor | None  # [head_dim]
     key_norm: Tensor | None  # [head_dim]
-    output: Tensor  # [hidden, query]
+    output: M  # [hidden, query]
     mlp_norm: Tensor  # [hidden]
-    gate_up: Tensor  # [2 * intermediate, hidden]
-    down: Tensor  # [hidden, intermediate]
+    gate_up: M  # [2 * intermediate, hidden]
+    down: M  # [hidden, intermediate]
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Generic[M]):
     """A whole model. With tied embeddings, lm_head is the embedding."""
 
-    embedding: Tensor  # [vocab, hidden]
-    layers: tuple[LayerWeights, ...]
+    embedding: M  # [vocab, hidden]
+    layers: tuple[LayerWeights[M], ...]
     norm: Tensor  # [hidden]
-    lm_head: Tensor  # [vocab, hidden]
+    lm_head: M  # [vocab, hidden]
 
-    @classmethod
-    def allocate(cls, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
+    @staticmethod
+    def allocate(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights[Tensor]:
         """Weights of the right shapes, not yet filled in."""
 
         def empty(*shape: int) -> Tensor:
@@ -62,9 +95,9 @@ class Weights:
         )
         embedding = empty(config.vocab_size, hidden)
         lm_head = embedding if config.tie_embeddings else empty(config.vocab_size, hidden)
-        return cls(embedding, layers, empty(hidden), lm_head)
+        return Weights(embedding, layers, empty(hidden), lm_head)
 
-    def by_name(self, config: ModelConfig) -> dict[str, Tensor]:
+    def by_name(self: Weights[Tensor], config: ModelConfig) -> dict[str, Tensor]:
         """Every tensor of a Hugging Face checkpoint -> the view of these weights that it fills."""
         views = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm}
         if not config.tie_embeddings:
@@ -74,8 +107,28 @@ class Weights:
                 views[f"model.layers.{i_layer}.{name}"] = view
         return views
 
+    def quantised(self: Weights[Tensor]) -> Weights[Int8Matrix]:
+        """The same model with 8-bit matrices; norms and biases stay as they are."""
+        layers = tuple(
+            LayerWeights(
+                attention_norm=layer.attention_norm,
+                qkv=Int8Matrix.of(layer.qkv),
+                qkv_bias=layer.qkv_bias,
+                query_norm=layer.query_norm,
+                key_norm=layer.key_norm,
+                output=Int8Matrix.of(layer.output),
+                mlp_norm=layer.mlp_norm,
+                gate_up=Int8Matrix.of(layer.gate_up),
+                down=Int8Matrix.of(layer.down),
+            )
+            for layer in self.layers
+        )
+        embedding = Int8Matrix.of(self.embedding)
+        lm_head = embedding if self.lm_head is self.embedding else Int8Matrix.of(self.lm_head)
+        return Weights(embedding, layers, self.norm, lm_head)
 
-def _layer_views(layer: LayerWeights, config: ModelConfig) -> dict[str, Tensor]:
+
+def _layer_views(layer: LayerWeights[Tensor], config: ModelConfig) -> dict[str, Tensor]:
     parts = [config.query_size, config.kv_size, config.kv_size]
     query, key, value = torch.split(layer.qkv, parts)
     gate, up = layer.gate_up.chunk(2)

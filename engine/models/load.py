@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from engine.cache import DTYPES
-from engine.errors import InvalidRequest, ModelError
+from engine.errors import ModelError
+from engine.formats import weight_dtype
 from engine.gguf_file import GGUFFile
 from engine.models import gguf_model, hugging_face
+from engine.models.config import ModelConfig
 from engine.models.layers import Weights
 from engine.models.llama import Llama
 from engine.models.model import Model
-from engine.models.weights import fill
+from engine.models.native import NativeLlama
+from engine.models.weights import checked
+from kernels import native
+
+log = logging.getLogger(__name__)
 
 
-def load_model(path: Path, dtype: str = "fp32", device: str = "cpu") -> Model:
+def load_model(path: Path, dtype: str = "fp32", device: str = "cpu", *, use_native: bool = True) -> Model:
     """Load a Hugging Face folder or a GGUF file.
+
+    On a CPU the model runs as native code; in PyTorch where that is unwanted or cannot be built (a warning says why).
 
     Raises ModelError for files that are missing, damaged or do not fit together, and UnsupportedModel for what is not
     supported; both name it. InvalidRequest for an unknown dtype.
     """
-    if dtype not in DTYPES:
-        raise InvalidRequest("dtype", dtype, f"must be one of {', '.join(DTYPES)}")
+    number_format = weight_dtype(dtype, device)
+    config, tensors = _open(path)
+    names = Weights.allocate(config, torch.float32, torch.device("meta")).by_name(config)
+    tensors = checked({name: view.shape for name, view in names.items()}, tensors, path)
+    if use_native and device == "cpu":
+        reason = native.reason()
+        if reason is None:
+            return NativeLlama.of(config, tensors, number_format)
+        log.warning("native code is not used, so this will be several times slower: %s", reason)
+    int8 = number_format == torch.int8
+    weights = Weights.allocate(config, torch.float32 if int8 else number_format, torch.device(device))
+    views = weights.by_name(config)
+    for name, tensor in tensors:
+        views[name].copy_(tensor)
+    return Llama(config, weights.quantised() if int8 else weights)
+
+
+def _open(path: Path) -> tuple[ModelConfig, Iterator[tuple[str, Tensor]]]:
+    """The configuration and the tensors of whatever `path` is."""
     if not path.exists():
         raise ModelError(path, "there is no such file or folder")
     if path.is_dir():
@@ -38,6 +65,4 @@ def load_model(path: Path, dtype: str = "fp32", device: str = "cpu") -> Model:
     if config.num_heads % config.num_kv_heads or config.head_dim % 2:
         heads = f"{config.num_heads} query heads, {config.num_kv_heads} key/value heads of {config.head_dim}"
         raise ModelError(path, f"the heads do not fit together: {heads}")
-    weights = Weights.allocate(config, DTYPES[dtype], torch.device(device))
-    fill(weights.by_name(config), tensors, path)
-    return Llama(config, weights)
+    return config, tensors

@@ -18,7 +18,10 @@ class Model(Protocol):
     def config(self) -> ModelConfig: ...
 
     def forward(self, inputs: Inputs, cache: KVCache) -> Tensor:
-        """Compute the step's tokens, write their keys and values into the cache -> hidden [T, hidden], normed."""
+        """Compute the step's tokens, write their keys and values into the cache.
+
+        Returns the hidden states of the logit rows, normed: [R, hidden].
+        """
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:

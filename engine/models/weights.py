@@ -1,28 +1,31 @@
-"""Filling a model's weights from named tensors, one at a time, so that a load never holds two copies of the model."""
+"""Checking a checkpoint's tensors, one at a time, so that a load never holds two copies of the model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from engine.errors import ModelError
 
 
-def fill(views: dict[str, Tensor], tensors: Iterable[tuple[str, Tensor]], path: Path) -> None:
-    """Copy every tensor into the view of its name, converting its number format.
+def checked(
+    shapes: Mapping[str, torch.Size], tensors: Iterable[tuple[str, Tensor]], path: Path
+) -> Iterator[tuple[str, Tensor]]:
+    """The same tensors.
 
-    Raises ModelError that names the tensor when one is unexpected, misshapen, given twice or missing.
+    Raises ModelError that names the tensor when one is unexpected, misshapen, given twice or, at the end, missing.
     """
-    missing = dict(views)
+    missing = dict(shapes)
     for name, tensor in tensors:
-        view = missing.pop(name, None)
-        if view is None:
-            raise ModelError(path, f"tensor {name} {'is there twice' if name in views else 'is unexpected'}")
-        if view.shape != tensor.shape:
-            raise ModelError(path, f"tensor {name} has shape {list(tensor.shape)}, expected {list(view.shape)}")
-        view.copy_(tensor)
+        shape = missing.pop(name, None)
+        if shape is None:
+            raise ModelError(path, f"tensor {name} {'is there twice' if name in shapes else 'is unexpected'}")
+        if shape != tensor.shape:
+            raise ModelError(path, f"tensor {name} has shape {list(tensor.shape)}, expected {list(shape)}")
+        yield name, tensor
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ModelError(path, f"tensor {min(missing)}{others} missing")

@@ -61,7 +61,7 @@ class HashModel:
                 state = fold(state, token)
                 states.append(state)
             hidden += states[context - (starts[i_slice + 1] - starts[i_slice]) :]
-        return torch.tensor(hidden, dtype=torch.float32)[:, None]
+        return torch.tensor(hidden, dtype=torch.float32)[inputs.logit_rows, None]
 
     def logits(self, hidden: Tensor) -> Tensor:
         return logits_of(hidden[:, 0].long(), self.config.vocab_size)

@@ -91,7 +91,7 @@ def test_bf16_weights_in_fp32_and_bf16(tmp_path):
     expected = expected_logits(wide, sequences()[2])
     # bf16 keeps 8 bits: some per cent of the logits' spread after three layers.
     assert (run.result(2) - expected).std() < 0.03 * expected.std()
-    assert run.cache.layer(0)[0].dtype == torch.bfloat16
+    assert run.cache.dtype == torch.bfloat16
 
 
 def test_a_slice_does_not_feel_its_neighbours(tmp_path):

@@ -97,7 +97,7 @@ def test_neither_folder_nor_gguf(folder):
 
 
 def test_unknown_dtype(folder):
-    with pytest.raises(InvalidRequest, match="dtype='fp16': must be one of fp32, bf16"):
+    with pytest.raises(InvalidRequest, match="dtype='fp16': must be one of auto, fp32, bf16, int8"):
         load_model(folder, dtype="fp16")
 
 

@@ -15,6 +15,7 @@ from engine.cache import KVCache
 from engine.inputs import Inputs
 from engine.models import Model
 from engine.models.gguf_model import LAYER_NAMES, NAMES
+from engine.models.native import NativeLlama
 
 VOCAB = 160
 BLOCK_SIZE = 4
@@ -156,42 +157,47 @@ class Paged:
     Each sequence's blocks are spread over the cache, which begins as large garbage, so that a wrong read shows.
     """
 
-    def __init__(self, model: Model, sequences: list[list[int]]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        sequences: list[list[int]],
+        *,
+        block_size: int = BLOCK_SIZE,
+        cache_dtype: torch.dtype | None = None,
+    ) -> None:
         self.model = model
         self.sequences = sequences
         self.computed = [0] * len(sequences)
+        self.logit_rows: Tensor | None = None  # of the next steps; none: all
         self.logits: list[list[Tensor]] = [[] for _ in sequences]
         config = model.config
-        most = max(-(-len(tokens) // BLOCK_SIZE) for tokens in sequences)
+        most = max(-(-len(tokens) // block_size) for tokens in sequences)
         num_blocks = most * len(sequences) + 1
-        dtype = model.logits(torch.zeros(1, config.hidden_size, dtype=self._dtype())).dtype
-        assert dtype == torch.float32
         self.cache = KVCache(
             config.num_layers,
             num_blocks,
-            BLOCK_SIZE,
+            block_size,
             config.num_kv_heads,
             config.head_dim,
-            self._dtype(),
+            cache_dtype or (model.dtype if model.dtype != torch.int8 else torch.float32),  # type: ignore[attr-defined]
             torch.device("cpu"),
         )
-        for i_layer in range(config.num_layers):
-            for part in self.cache.layer(i_layer):
-                part.fill_(1000.0)
+        if isinstance(model, NativeLlama):
+            self.cache.tiles.fill_(0x44)  # 785 as fp32
+        else:
+            for i_layer in range(config.num_layers):
+                for part in self.cache.layer(i_layer):
+                    part.fill_(1000.0)
         order = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(1))
         self.tables = order[: most * len(sequences)].reshape(len(sequences), most).int()
 
-    def _dtype(self) -> torch.dtype:
-        weights = self.model.weights.embedding  # type: ignore[attr-defined]
-        dtype: torch.dtype = weights.dtype
-        return dtype
-
     def step(self, sizes: dict[int, int]) -> None:
         """Compute the next sizes[i] tokens of each named sequence in one batch."""
+        block_size = self.cache.block_size
         spans = {i: (self.computed[i], self.computed[i] + size) for i, size in sizes.items()}
         positions = [torch.arange(start, stop) for start, stop in spans.values()]
         slots = [
-            self.tables[i][place // BLOCK_SIZE].long() * BLOCK_SIZE + place % BLOCK_SIZE
+            self.tables[i][place // block_size].long() * block_size + place % block_size
             for i, place in zip(spans, positions, strict=True)
         ]
         inputs = Inputs(
@@ -201,11 +207,15 @@ class Paged:
             query_starts=torch.tensor([0, *torch.tensor(list(sizes.values())).cumsum(0)], dtype=torch.int32),
             context_lengths=torch.tensor([stop for _, stop in spans.values()], dtype=torch.int32),
             block_tables=self.tables[list(spans)],
-            logit_rows=torch.arange(sum(sizes.values())),
+            logit_rows=torch.arange(sum(sizes.values())) if self.logit_rows is None else self.logit_rows,
         )
         logits = self.model.logits(self.model.forward(inputs, self.cache))
-        for i, rows in zip(spans, logits.split(list(sizes.values())), strict=True):
-            self.logits[i].append(rows)
+        assert logits.dtype == torch.float32
+        owners = torch.repeat_interleave(torch.tensor(list(sizes)), torch.tensor(list(sizes.values())))[
+            inputs.logit_rows
+        ]
+        for i in spans:
+            self.logits[i].append(logits[owners == i])
             self.computed[i] = spans[i][1]
 
     def result(self, i: int) -> Tensor:

@@ -1,0 +1,38 @@
+"""Number formats: from the names of a configuration to what this machine computes in."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import InvalidRequest
+from kernels import native
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+
+
+def weight_dtype(name: str, device: str = "cpu") -> torch.dtype:
+    """What weights are kept in: int8 stands for 8-bit weights and activations (W8A8).
+
+    `auto` is the fastest that costs next to no quality. Raises InvalidRequest for an unknown name.
+    """
+    if name == "auto":
+        return torch.int8 if device == "cpu" and native.available() else torch.float32
+    if name not in DTYPES:
+        raise InvalidRequest("dtype", name, f"must be one of auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def cache_dtype(config: EngineConfig) -> torch.dtype:
+    """What keys and values are kept in. `auto` is the weights' own format, where the machine has it.
+
+    Raises InvalidRequest for int8 without native code.
+    """
+    if config.kv_dtype != "auto":
+        if config.kv_dtype == "int8" and not (config.device == "cpu" and native.available()):
+            raise InvalidRequest("kv_dtype", config.kv_dtype, f"needs native code: {native.reason()}")
+        return DTYPES[config.kv_dtype]
+    dtype = weight_dtype(config.dtype, config.device)
+    if dtype == torch.int8 and not (config.device == "cpu" and native.available()):
+        return torch.float32
+    return dtype

@@ -1,0 +1,140 @@
+"""Decoder: a model's weights, packed, and its steps."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+
+import torch
+from torch import Tensor
+
+from kernels.native.library import library
+from kernels.native.structures import Format, Norm, Part, Shape, Step
+
+FORMATS = {torch.float32: Format.FP32, torch.bfloat16: Format.BF16, torch.int8: Format.INT8}
+TILE = 16  # slots of the cache that lie together; see src/tiles.h
+HEAD_PADDING = 32  # src/shape.h
+
+
+def padded_head_dim(head_dim: int) -> int:
+    """Features of a head as the native code keeps it: the rest are zeros."""
+    return -(-head_dim // HEAD_PADDING) * HEAD_PADDING
+
+
+def cache_bytes(num_slots: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    """Bytes of one layer's cache of `num_slots` tokens; int8 has a scale for every token, head, key and value."""
+    scale = 4 if dtype == torch.int8 else 0
+    per_slot = 2 * num_kv_heads * (padded_head_dim(head_dim) * dtype.itemsize + scale)
+    return -(-num_slots // TILE) * TILE * per_slot
+
+
+class Decoder:
+    """Matrices are given as fp32 and kept packed in the decoder's format. Not thread-safe.
+
+    Heads are padded: `head_dim` of the shape is the true one, but the matrices' heads have padded_head_dim features.
+    """
+
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        *,
+        vocab_size: int,
+        hidden_size: int,
+        num_layers: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        intermediate_size: int,
+        eps: float,
+    ) -> None:
+        """Raises NoLibrary."""
+        self._library = library()
+        self._shape = Shape(
+            vocab_size,
+            hidden_size,
+            num_layers,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            intermediate_size,
+            FORMATS[dtype],
+            eps,
+        )
+        self._handle = self._library.nightmill_create(ctypes.byref(self._shape))
+        if self._handle is None:
+            raise MemoryError("no memory for a decoder")
+        weakref.finalize(self, self._library.nightmill_destroy, self._handle)
+
+    def set_matrix(self, part: Part, i_layer: int, matrix: Tensor, bias: Tensor | None = None) -> None:
+        """Pack `matrix` [outputs, inputs] fp32 (and keep `bias` [outputs] fp32), replacing what was there."""
+        outputs, inputs = matrix.shape
+        _check(
+            self._library.nightmill_set_matrix(
+                self._handle, part, i_layer, _pointer(matrix), outputs, inputs, None if bias is None else _pointer(bias)
+            )
+        )
+
+    def set_norm(self, norm: Norm, i_layer: int, weight: Tensor) -> None:
+        """Keep a norm's weight [features] fp32."""
+        _check(self._library.nightmill_set_norm(self._handle, norm, i_layer, _pointer(weight), weight.shape[0]))
+
+    def finish(self) -> None:
+        """All weights are there."""
+        _check(self._library.nightmill_finish(self._handle))
+
+    def forward(
+        self,
+        *,
+        token_ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        query_starts: Tensor,
+        context_lengths: Tensor,
+        block_tables: Tensor,
+        logit_rows: Tensor,
+        cosines: Tensor,
+        sines: Tensor,
+        cache: Tensor,
+        cache_dtype: torch.dtype,
+        block_size: int,
+    ) -> Tensor:
+        """Compute a step -> normed hidden states [R, hidden] fp32 of the rows `logit_rows` (ascending).
+
+        The index tensors are those of engine.inputs; `cosines` and `sines` [positions, head_dim / 2] fp32 reach to the
+        largest position; `cache` [layers, bytes] uint8 with cache_bytes(...) bytes a layer is written in place.
+        """
+        hidden = torch.empty(logit_rows.shape[0], self._shape.hidden_size)
+        step = Step(
+            token_ids.shape[0],
+            context_lengths.shape[0],
+            block_tables.shape[1],
+            logit_rows.shape[0],
+            torch.get_num_threads(),
+            block_size,
+            FORMATS[cache_dtype],
+            0,
+            *map(_pointer, (token_ids, positions, slots, query_starts, context_lengths, block_tables, logit_rows)),
+            *map(_pointer, (cosines, sines, cache)),
+            cache.stride(0),
+            hidden.data_ptr(),
+        )
+        _check(self._library.nightmill_forward(self._handle, ctypes.byref(step)))
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Rows of hidden [R, hidden] fp32 -> [R, vocab] fp32."""
+        rows = hidden.shape[0]
+        out = torch.empty(rows, self._shape.vocab_size)
+        arguments = (_pointer(hidden), rows, torch.get_num_threads(), out.data_ptr())
+        _check(self._library.nightmill_logits(self._handle, *arguments))
+        return out
+
+
+def _pointer(tensor: Tensor) -> int:
+    assert tensor.is_contiguous(), "native code reads dense tensors"
+    return tensor.data_ptr()
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        raise MemoryError("no memory for native code's working buffers")

@@ -1,0 +1,120 @@
+#include "projections.h"
+
+#include <algorithm>
+
+namespace nightmill {
+
+Workspace::Workspace(const Shape& shape, int rows)
+    : most_rows(rows),
+      scales(static_cast<size_t>(rows)),
+      sums(static_cast<size_t>(rows)),
+      normed(static_cast<size_t>(shape.padded_hidden())),
+      activated(static_cast<size_t>(rows) * static_cast<size_t>(shape.padded_intermediate())),
+      qkv(static_cast<size_t>(rows) * static_cast<size_t>(shape.qkv_columns())) {
+  const int widest = std::max({shape.padded_hidden(), shape.query_columns(), shape.padded_intermediate()});
+  left_data = allocate(static_cast<size_t>(rows) * bytes_of_row<Fp32>(widest));
+}
+
+namespace {
+
+template <class F>
+class ProjectionsIn final : public Projections {
+ public:
+  explicit ProjectionsIn(const Weights& weights) : weights_(weights), shape_(weights.shape) {}
+
+  void begin_layer(const LayerWeights& layer, const float* residual, int rows, Workspace& work) const override {
+    const Left left = normalise(residual, layer.attention_norm.data(), rows, work);
+    float* out = work.qkv.data();
+    const int stride = shape_.qkv_columns();
+    multiply<F>(left, rows, layer.qkv, 0, layer.qkv.panels, [=](int r, int panel, Floats x0, Floats x1) {
+      float* to = out + r * stride + panel * PANEL;
+      store(to, x0);
+      store(to + LANES, x1);
+    });
+  }
+
+  void end_layer(const LayerWeights& layer, const float* attended, float* residual, int rows,
+                 Workspace& work) const override {
+    const int columns = shape_.query_columns(), inner = shape_.padded_intermediate();
+    add_product(convert_rows(attended, columns, columns, rows, work), rows, layer.output, residual);
+    activate(normalise(residual, layer.mlp_norm.data(), rows, work), rows, layer.gate_up, work.activated.data());
+    add_product(convert_rows(work.activated.data(), inner, inner, rows, work), rows, layer.down, residual);
+  }
+
+  void logits(const Left& left, int rows, int first, int last, float* out) const override {
+    const int stride = shape_.vocab_size;
+    multiply<F>(left, rows, weights_.head, first, last, [=](int r, int panel, Floats x0, Floats x1) {
+      float* to = out + static_cast<ptrdiff_t>(r) * stride + panel * PANEL;
+      if ((panel + 1) * PANEL <= stride) {
+        store(to, x0);
+        store(to + LANES, x1);
+      } else {
+        float both[PANEL];
+        store(both, x0);
+        store(both + LANES, x1);
+        std::copy_n(both, stride - panel * PANEL, to);
+      }
+    });
+  }
+
+  Left convert(const float* x, int columns, int stride, int rows, char* data, float* scales,
+               int32_t* sums) const override {
+    const Left left{data, static_cast<ptrdiff_t>(row_bytes(columns)), scales, sums};
+    for (int r = 0; r < rows; r++) convert_row<F>(x + static_cast<ptrdiff_t>(r) * stride, columns, left, r);
+    return left;
+  }
+
+  size_t row_bytes(int columns) const override { return bytes_of_row<F>(columns); }
+
+ private:
+  Left convert_rows(const float* x, int columns, int stride, int rows, Workspace& work) const {
+    return convert(x, columns, stride, rows, work.left_data.get(), work.scales.data(), work.sums.data());
+  }
+
+  Left normalise(const float* x, const float* weight, int rows, Workspace& work) const {
+    const int columns = shape_.hidden_size, size = shape_.padded_hidden();
+    const Left left{work.left_data.get(), static_cast<ptrdiff_t>(row_bytes(size)), work.scales.data(),
+                    work.sums.data()};
+    for (int r = 0; r < rows; r++) {
+      const float* row = x + static_cast<ptrdiff_t>(r) * size;
+      if constexpr (F::FORMAT == Format::FP32) {
+        normalise_row(row, weight, columns, size, shape_.eps, reinterpret_cast<float*>(left.data + r * left.stride));
+      } else {
+        normalise_row(row, weight, columns, size, shape_.eps, work.normed.data());
+        convert_row<F>(work.normed.data(), size, left, r);
+      }
+    }
+    return left;
+  }
+
+  void add_product(const Left& left, int rows, const Matrix& matrix, float* residual) const {
+    const int stride = shape_.padded_hidden();
+    multiply<F>(left, rows, matrix, 0, matrix.panels, [=](int r, int panel, Floats x0, Floats x1) {
+      float* to = residual + static_cast<ptrdiff_t>(r) * stride + panel * PANEL;
+      store(to, add(load(to), x0));
+      store(to + LANES, add(load(to + LANES), x1));
+    });
+  }
+
+  void activate(const Left& left, int rows, const Matrix& gate_up, float* out) const {
+    const int stride = shape_.padded_intermediate();
+    multiply<F>(left, rows, gate_up, 0, gate_up.panels, [=](int r, int panel, Floats gate, Floats up) {
+      store(out + static_cast<ptrdiff_t>(r) * stride + panel * LANES, mul(silu(gate), up));
+    });
+  }
+
+  const Weights& weights_;
+  const Shape& shape_;
+};
+
+}  // namespace
+
+std::unique_ptr<Projections> make_projections(const Weights& weights) {
+  switch (static_cast<Format>(weights.shape.format)) {
+    case Format::BF16: return std::make_unique<ProjectionsIn<Bf16>>(weights);
+    case Format::INT8: return std::make_unique<ProjectionsIn<Int8>>(weights);
+    default: return std::make_unique<ProjectionsIn<Fp32>>(weights);
+  }
+}
+
+}  // namespace nightmill

@@ -1,0 +1,107 @@
+"""Native code against the PyTorch path, in every number format, and its promise that rows do not feel each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.models import Model, load_model
+from engine.models.llama import Llama
+from engine.models.native import NativeLlama
+from kernels import native
+from tests.engine.tiny_models import KINDS, VOCAB, Paged, make
+
+pytestmark = pytest.mark.skipif(not native.available(), reason=f"no native code: {native.reason()}")
+
+LENGTHS = (23, 1, 150, 9)
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+# Of the logits' spread: (the same weights in PyTorch, the cache in fp32; fp32 weights, the cache in this format).
+# In int8 a sum that differs in its last bit may round to the other side: one step of 127.
+TOLERANCES = {"fp32": (1e-5, 1e-5), "bf16": (0.04, 0.015), "int8": (0.02, 0.04)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folder(request, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp(request.param)
+    make(request.param).save_pretrained(path)
+    return path
+
+
+def sequences() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(0, VOCAB, (length,), generator=generator).tolist() for length in LENGTHS]
+
+
+def whole(model: Model, **options) -> torch.Tensor:
+    run = Paged(model, sequences(), **options)
+    run.step(dict(enumerate(LENGTHS)))
+    return torch.cat([run.result(i) for i in range(len(LENGTHS))])
+
+
+def difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Root mean square of the difference over the logits' own spread."""
+    return float((one - other).pow(2).mean().sqrt() / other.std())
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_weights_in_every_format(folder, dtype):
+    cache = torch.bfloat16 if dtype == "bf16" else torch.float32
+    fast, plain = load_model(folder, dtype), load_model(folder, dtype, use_native=False)
+    assert isinstance(fast, NativeLlama)
+    assert isinstance(plain, Llama)
+    assert difference(whole(fast, cache_dtype=cache), whole(plain, cache_dtype=cache)) < TOLERANCES[dtype][0]
+
+
+@pytest.mark.parametrize("block_size", [1, 5, 16, 48])
+@pytest.mark.parametrize("cache", FORMATS)
+def test_caches_in_every_format_and_block_size(folder, cache, block_size):
+    fast, plain = load_model(folder), load_model(folder, use_native=False)
+    own = whole(fast, cache_dtype=FORMATS[cache], block_size=block_size)
+    assert difference(own, whole(plain)) < TOLERANCES[cache][1]
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_row_is_the_same_to_the_bit_however_it_is_batched(folder, dtype, num_threads):
+    model = load_model(folder, dtype)
+    torch.set_num_threads(num_threads)
+    together = whole(model, cache_dtype=FORMATS[dtype])
+    torch.set_num_threads(1)
+    pieces = Paged(model, sequences(), cache_dtype=FORMATS[dtype])
+    for sizes in ({2: 61}, {0: 5, 1: 1}, {0: 11, 3: 2, 2: 1}, {0: 1, 3: 1}, {3: 3, 0: 1, 2: 64}, {0: 4, 3: 3, 2: 24}):
+        pieces.step(sizes)
+    pieces.step({0: 1})
+    assert torch.equal(torch.cat([pieces.result(i) for i in range(len(LENGTHS))]), together)
+
+
+def test_only_logit_rows_are_returned(folder):
+    model = load_model(folder)
+    every = Paged(model, sequences())
+    every.step({0: 20, 2: 140})
+    some = Paged(model, sequences())
+    some.logit_rows = torch.tensor([19, 158, 159])
+    some.step({0: 20, 2: 140})
+    expected = torch.cat([every.result(i) for i in (0, 2)])[some.logit_rows]
+    assert torch.equal(torch.cat([some.result(i) for i in (0, 2)]), expected)
+
+
+def test_a_step_without_logits(folder):
+    model = load_model(folder)
+    silent = Paged(model, sequences())
+    silent.logit_rows = torch.tensor([], dtype=torch.int64)
+    silent.step({2: 100})
+    silent.logit_rows = None
+    silent.step({2: 50})
+    every = Paged(model, sequences())
+    every.step({2: 150})
+    assert torch.equal(silent.result(2), every.result(2)[100:])
