@@ -10,6 +10,7 @@ import os
 import socket
 from typing import Any
 
+import pyarrow as pa
 import structlog
 from celery import Celery, signals
 
@@ -78,6 +79,8 @@ class WorkerApp:
 
     def _start(self, **_: object) -> None:
         settings = self.settings
+        # Arrow's own pool keeps what it once needed, per thread; the system's gives it back.
+        pa.set_memory_pool(pa.system_memory_pool())
         database = connect(settings.database)
         migrate(database)
         runner = Runner(lambda name: load_model(name, settings))
