@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import types
 
+from db import uris
 from db.errors import InvalidDataset
 from db.footers import open_parquet
 
@@ -44,7 +45,7 @@ def inspect(path: Path) -> Dataset:
     """
     files: list[DataFile] = []
     first: pa.Schema | None = None
-    for file in _members(path) if path.is_dir() else [_writable_name(path)]:
+    for file in _members(path) if path.is_dir() else [_plain_name(path)]:
         num_rows, schema = _footer(file)
         if first is None:
             first = schema
@@ -65,16 +66,14 @@ def _members(folder: Path) -> list[Path]:
                 reason = f"contains the folder {entry.name!r}; a dataset is the files of one folder"
                 raise InvalidDataset("nested_folder", str(folder), reason)
             if entry.name.lower().endswith(".parquet"):
-                found.append(_writable_name(folder / entry.name))
+                found.append(_plain_name(folder / entry.name))
     return sorted(found)
 
 
-def _writable_name(path: Path) -> Path:
-    """The path goes into the database and into messages as text."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise InvalidDataset("file_name", ascii(str(path)), "its name is not valid UTF-8") from None
+def _plain_name(path: Path) -> Path:
+    """The path becomes text in the database and is resolved again before it is read."""
+    if reason := uris.fault(str(path)):
+        raise InvalidDataset("file_name", ascii(str(path))[1:-1], f"its name {reason}")
     return path
 
 

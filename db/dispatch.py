@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, ScalarSelect, and_, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from db.jobs import UNLEASED
@@ -34,16 +34,17 @@ def due(session: Session, *, window: int, redispatch_seconds: float, limit: int 
     """At most `limit` wakeups to send once this transaction is committed, marked as sent.
 
     No job ever has more than `window` shards that were sent and are not done: the broker holds a bounded number of
-    messages whatever the job's size. Rows that another transaction holds are left to the next call.
+    messages whatever the job's size. Jobs that another transaction holds are left to the next call.
     """
     stale = db_now() - redispatch_seconds
     _cancel_abandoned(session)
     found = [Wakeup("split", job_id) for job_id in _mark_jobs(session, _to_split(stale), limit)]
     found += [Wakeup("merge", job_id) for job_id in _mark_jobs(session, _to_merge(stale), limit - len(found))]
-    # Jobs are locked before shards, as everywhere.
-    for job_id in _with_room(session, window, limit - len(found)):
-        found += [Wakeup("run", shard_id) for shard_id in _fill(session, job_id, window, limit - len(found))]
-    found += [Wakeup("run", shard_id) for shard_id in _mark_again(session, stale, limit - len(found))]
+    for job_id in _hold_jobs(session, _to_run(window, stale), limit - len(found)):
+        shard_ids = _to_send(session, job_id, window, stale, limit - len(found))
+        found += [Wakeup("run", shard_id) for shard_id in _mark(session, Shard, shard_ids)]
+        if len(found) == limit:
+            break
     return found
 
 
@@ -82,72 +83,73 @@ def _to_merge(stale: ColumnElement[float]) -> ColumnElement[bool]:
     return and_(or_(Job.status == JobStatus.FINALIZING, still), Job.dispatched_at < stale)
 
 
+def _to_run(window: int, stale: ColumnElement[float]) -> ColumnElement[bool]:
+    has_room = and_(_any(Job.id, _waiting()), _num_sent(Job.id) < window)
+    return and_(Job.status == JobStatus.RUNNING, or_(has_room, _any(Job.id, _lost(stale)), _any(Job.id, _dead(stale))))
+
+
+def _hold_jobs(session: Session, condition: ColumnElement[bool], limit: int) -> list[str]:
+    """The oldest such jobs, held; those that another transaction holds are passed over."""
+    chosen = select(Job.id).where(condition).order_by(Job.created_at, Job.id).limit(limit)
+    return list(session.scalars(chosen.with_for_update(key_share=True, skip_locked=True)))
+
+
 def _mark_jobs(session: Session, condition: ColumnElement[bool], limit: int) -> list[str]:
-    chosen = (
-        select(Job.id)
-        .where(condition)
-        .order_by(Job.created_at, Job.id)
-        .limit(limit)
-        .with_for_update(key_share=True, skip_locked=True)
-    )
-    return _mark(session, Job, list(session.scalars(chosen)))
+    return _mark(session, Job, _hold_jobs(session, condition, limit))
 
 
 def _mark(session: Session, table: Any, ids: list[Any]) -> list[Any]:
     """Rows that the transaction holds are marked as sent now."""
     if ids:
-        session.execute(
-            update(table).where(table.id.in_(ids)).values(dispatched_at=db_now()), execution_options=UNSYNCED
-        )
+        marked = update(table).where(table.id.in_(ids)).values(dispatched_at=db_now())
+        session.execute(marked, execution_options=UNSYNCED)
     return ids
 
 
-def _num_sent(job_id: Any) -> ScalarSelect[int]:
-    """Shards of a job that hold a place in its window: sent, or running."""
-    pending = and_(Shard.status == ShardStatus.PENDING, Shard.dispatched_at > 0.0)
-    held = and_(Shard.job_id == job_id, or_(Shard.status == ShardStatus.RUNNING, pending))
-    return select(func.count()).select_from(Shard).where(held).scalar_subquery()
+# -- shards of one job: every condition is a range of the index shards_of_job ------------------------------------------
 
 
-def _waiting(job_id: Any) -> ColumnElement[bool]:
-    return and_(Shard.job_id == job_id, Shard.status == ShardStatus.PENDING, Shard.dispatched_at == 0.0)
+def _waiting() -> ColumnElement[bool]:
+    return and_(Shard.status == ShardStatus.PENDING, Shard.dispatched_at == 0.0)
 
 
-def _with_room(session: Session, window: int, limit: int) -> list[str]:
-    """Running jobs, oldest first, with a waiting shard and less than a window of sent ones. Holds their rows."""
-    query = (
-        select(Job.id)
-        .where(Job.status == JobStatus.RUNNING, exists().where(_waiting(Job.id)), _num_sent(Job.id) < window)
-        .order_by(Job.created_at, Job.id)
-        .limit(limit)
-        .with_for_update(key_share=True, skip_locked=True)
+def _sent() -> ColumnElement[bool]:
+    return and_(Shard.status == ShardStatus.PENDING, Shard.dispatched_at > 0.0)
+
+
+def _lost(stale: ColumnElement[float]) -> ColumnElement[bool]:
+    """Sent so long ago that the message must be lost."""
+    return and_(_sent(), Shard.dispatched_at < stale)
+
+
+def _dead(stale: ColumnElement[float]) -> ColumnElement[bool]:
+    """Its worker must be dead, and nobody was told since."""
+    untold = or_(Shard.dispatched_at < Shard.lease_until, Shard.dispatched_at < stale)
+    return and_(Shard.status == ShardStatus.RUNNING, Shard.lease_until < db_now(), untold)
+
+
+def _any(job_id: Any, condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Not EXISTS: PostgreSQL may turn that into a scan of all shards."""
+    return select(Shard.id).where(Shard.job_id == job_id, condition).limit(1).scalar_subquery().is_not(None)
+
+
+def _num_sent(job_id: Any) -> ColumnElement[int]:
+    """Shards of a job that hold a place in its window."""
+    running, sent = (
+        select(func.count()).select_from(Shard).where(Shard.job_id == job_id, held).scalar_subquery()
+        for held in (Shard.status == ShardStatus.RUNNING, _sent())
     )
-    return list(session.scalars(query))
+    return running + sent
 
 
-def _fill(session: Session, job_id: str, window: int, limit: int) -> list[int]:
-    """The first waiting shards of a job that we hold. Counted anew: the count before the lock may be out of date."""
-    room = min(limit, window - (session.scalar(select(_num_sent(job_id))) or 0))
-    if room <= 0:
-        return []
-    return _mark(
-        session,
-        Shard,
-        list(session.scalars(select(Shard.id).where(_waiting(job_id)).order_by(Shard.index).limit(room))),
-    )
+def _to_send(session: Session, job_id: str, window: int, stale: ColumnElement[float], limit: int) -> list[int]:
+    """Shards of a job that we hold: those that were lost, which keep their place, and then the first waiting ones.
 
-
-def _mark_again(session: Session, stale: ColumnElement[float], limit: int) -> list[int]:
-    """Sent shards whose message must be lost, and running ones whose worker must be dead. They keep their place."""
-    lost = and_(Shard.status == ShardStatus.PENDING, Shard.dispatched_at > 0.0, Shard.dispatched_at < stale)
-    silent = or_(Shard.dispatched_at < Shard.lease_until, Shard.dispatched_at < stale)
-    dead = and_(Shard.status == ShardStatus.RUNNING, Shard.lease_until < db_now(), silent)
-    chosen = (
-        select(Shard.id)
-        .join(Job, Job.id == Shard.job_id)
-        .where(Job.status == JobStatus.RUNNING, or_(lost, dead))
-        .order_by(Shard.id)
-        .limit(limit)
-        .with_for_update(of=Shard, skip_locked=True)
-    )
-    return _mark(session, Shard, list(session.scalars(chosen)))
+    The room is counted anew: the count before the lock may be out of date.
+    """
+    room = max(window - (session.scalar(select(_num_sent(job_id))) or 0), 0)
+    found: list[int] = []
+    for condition, most in ((_dead(stale), limit), (_lost(stale), limit), (_waiting(), room)):
+        query = select(Shard.id).where(Shard.job_id == job_id, condition).order_by(Shard.index)
+        found += session.scalars(query.limit(min(most, limit - len(found))))
+    return found

@@ -138,7 +138,6 @@ class Shard(Base):
         UniqueConstraint("job_id", "index"),
         CheckConstraint("start_row <= stop_row", name="rows_in_order"),
         CheckConstraint("rows_succeeded + rows_failed <= stop_row - start_row", name="shard_rows_add_up"),
-        Index("shards_sent", "status", "dispatched_at"),
         Index("shards_of_job", "job_id", "status", "dispatched_at", "index"),
     )
 

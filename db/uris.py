@@ -16,6 +16,7 @@ from db.errors import DatasetRefused
 
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 HIDING = re.compile(r"%(?:2[ef]|5c|25|00)", re.IGNORECASE)  # . / \ % NUL
+HIDES = "hides a dot, slash, backslash, percent sign or NUL behind a % escape"
 NOT_TEXT = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")  # control characters, backslash, lone surrogates
 MAX_OUTPUT_BYTES = 1024  # the database keeps open outputs distinct by an index, whose entries are limited
 
@@ -74,15 +75,20 @@ def _path(uri: str) -> str:
         raise DatasetRefused(uri, "is not an absolute path")
     if path.startswith("//"):
         raise DatasetRefused(uri, "names a host")
-    if NOT_TEXT.search(path):
-        raise DatasetRefused(uri, "contains a backslash, a control character or one that is not text")
-    if HIDING.search(path):
-        raise DatasetRefused(uri, "hides a dot, slash, backslash, percent sign or NUL behind a % escape")
-    if ".." in path.split("/"):
-        raise DatasetRefused(uri, "goes up by `..`")
-    if "::" in path:
-        raise DatasetRefused(uri, "chains addresses by `::`")
+    if reason := fault(path):
+        raise DatasetRefused(uri, reason)
     return path
+
+
+def fault(path: str) -> str | None:
+    """Why a path is refused by its spelling alone; None when it is not. Files inside a dataset's folder obey it too."""
+    if NOT_TEXT.search(path):
+        return "contains a backslash, a control character or one that is not text"
+    if HIDING.search(path):
+        return HIDES
+    if ".." in path.split("/"):
+        return "goes up by `..`"
+    return "chains addresses by `::`" if "::" in path else None
 
 
 def _decoded(uri: str) -> str:
@@ -92,7 +98,7 @@ def _decoded(uri: str) -> str:
     if "?" in rest or "#" in rest:
         raise DatasetRefused(uri, "has a query or fragment; write %3F or %23 for ? or # in a name")
     if HIDING.search(rest):
-        raise DatasetRefused(uri, "hides a dot, slash, backslash, percent sign or NUL behind a % escape")
+        raise DatasetRefused(uri, HIDES)
     try:
         return unquote_to_bytes(rest[2:]).decode()
     except UnicodeError:

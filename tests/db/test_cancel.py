@@ -27,8 +27,11 @@ def test_cancel_while_shards_run_stops_them_and_keeps_what_is_done(sessions: Ses
     ids = add_job(sessions, num_shards=4)
     finish(sessions, take(sessions, ids[0]))
     stopped, finished = take(sessions, ids[1]), take(sessions, ids[2])
+    done, running, gone = ShardStatus.DONE, ShardStatus.RUNNING, ShardStatus.CANCELLED
     with sessions.begin() as session:
         assert jobs.request_cancel(session, "j").status is JobStatus.CANCELLING
+    assert statuses(sessions) == [done, running, running, gone]
+    with sessions.begin() as session:
         assert jobs.request_cancel(session, "j").status is JobStatus.CANCELLING
         assert jobs.complete(session, "j") is None
         assert dispatch.due(session, window=9, redispatch_seconds=60) == []
@@ -41,7 +44,6 @@ def test_cancel_while_shards_run_stops_them_and_keeps_what_is_done(sessions: Ses
         assert jobs.complete(session, "j") is JobStatus.CANCELLED
         assert jobs.request_cancel(session, "j").status is JobStatus.CANCELLED
         assert progress(session, ["j"]) == {"j": Progress(19, 1, 200, 80, 40)}
-    done, gone = ShardStatus.DONE, ShardStatus.CANCELLED
     assert statuses(sessions) == [done, gone, done, gone]
 
 

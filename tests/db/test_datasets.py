@@ -67,8 +67,12 @@ def test_links_and_odd_names_inside_a_folder(tmp_path: Path) -> None:
     (tmp_path / "b.parquet").symlink_to("a.parquet")
     assert refused(tmp_path)[0] == "changed"
     (tmp_path / "b.parquet").unlink()
-    os.rename(tmp_path / "a.parquet", os.fsencode(tmp_path) + b"/\xff.parquet")
-    assert refused(tmp_path)[0] == "file_name"
+    before = os.fsencode(tmp_path / "a.parquet")
+    for name in (b"\xff.parquet", b"a%2eb.parquet", b"a::b.parquet", b"a\nb.parquet"):
+        path = os.fsencode(tmp_path) + b"/" + name
+        os.rename(before, path)
+        before = path
+        assert refused(tmp_path)[0] == "file_name"
 
 
 @pytest.mark.parametrize(

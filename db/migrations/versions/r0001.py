@@ -113,5 +113,4 @@ def _create_shards() -> None:
         sa.CheckConstraint("start_row <= stop_row", name="rows_in_order"),
         sa.CheckConstraint("rows_succeeded + rows_failed <= stop_row - start_row", name="shard_rows_add_up"),
     )
-    op.create_index("shards_sent", "shards", ["status", "dispatched_at"])
     op.create_index("shards_of_job", "shards", ["job_id", "status", "dispatched_at", "index"])
