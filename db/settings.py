@@ -35,7 +35,7 @@ class Settings(BaseSettings):
     )
     data_roots: tuple[Path, ...] = Field(
         default=(),
-        description="Folders (JSON list) that dataset URIs may name; the home's `data` and `uploads` folders always count.",
+        description="Folders (JSON list) that dataset URIs may name; the home's `data` and `uploads` always count.",
     )
     host: str = Field(default="127.0.0.1", description="Address the API listens on.")
     port: int = Field(default=8642, ge=0, le=65535, description="Port the API listens on; 0 picks a free one.")
@@ -74,7 +74,7 @@ class Settings(BaseSettings):
     engine_threads: int | None = Field(default=None, ge=1, description="CPU threads of the engine; empty: all cores.")
     engine_factory: str = Field(
         default="",
-        description="`module:function` that builds the engine in place of ours: function(model, settings) -> LoadedModel.",
+        description="`module:function` that builds the engine in place of ours: (model, settings) -> LoadedModel.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level that is logged."
