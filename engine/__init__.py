@@ -2,7 +2,16 @@
 
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.errors import EngineError, InvalidRequest, ModelError, OutOfCache, RequestTooLong, UnsupportedModel
+from engine.errors import (
+    EngineError,
+    InvalidRequest,
+    ModelError,
+    OutOfCache,
+    RequestTooLong,
+    UnsupportedFormat,
+    UnsupportedModel,
+)
+from engine.format import Format, FormatKind
 from engine.loading import LoadedModel, load
 from engine.request import FinishReason, Output, Request, SamplingParams, TokenLogprobs
 from engine.stats import EngineStats
@@ -13,6 +22,8 @@ __all__ = [
     "EngineError",
     "EngineStats",
     "FinishReason",
+    "Format",
+    "FormatKind",
     "InvalidRequest",
     "LoadedModel",
     "ModelError",
@@ -22,6 +33,7 @@ __all__ = [
     "RequestTooLong",
     "SamplingParams",
     "TokenLogprobs",
+    "UnsupportedFormat",
     "UnsupportedModel",
     "load",
 ]

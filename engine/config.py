@@ -24,13 +24,15 @@ class EngineConfig:
     max_sequences: int = 64
     token_budget: int = 1024  # tokens computed per step
     prefix_caching: bool = True
+    speculation: bool = True  # guess tokens ahead where that pays; changes no output
+    max_draft: int = 16  # tokens guessed at a time
     num_threads: int | None = None  # None: torch's own choice
 
     def __post_init__(self) -> None:
         for name in ("dtype", "kv_dtype"):
             if getattr(self, name) not in ("auto", "fp32", "bf16", "int8"):
                 raise InvalidRequest(name, getattr(self, name), "must be auto, fp32, bf16 or int8")
-        for name in ("block_size", "cache_bytes", "max_sequences", "token_budget"):
+        for name in ("block_size", "cache_bytes", "max_sequences", "token_budget", "max_draft"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(name, getattr(self, name), "must be at least 1")
         for name in ("num_blocks", "max_model_len", "num_threads"):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import secrets
+import time
 from collections.abc import Hashable, Iterable, Iterator
 from collections.abc import Sequence as Items
 
 import torch
 
-from engine.batch import Sampled, Slice
+from engine.admission import Admission
+from engine.batch import Batch, Sampled, Slice
 from engine.blocks import BlockPool
 from engine.cache import KVCache
-from engine.choices import ChoiceTree, Scoring
 from engine.config import EngineConfig
-from engine.drafter import Drafter
-from engine.errors import InvalidRequest, RequestTooLong
+from engine.counters import Counters
+from engine.drafter import Speculation
+from engine.drafter.budget import Load
+from engine.errors import EngineError, InvalidRequest
+from engine.grammar import Backend
+from engine.grammar.masks import Masks
 from engine.models import Model
 from engine.outputs import completion, refusal
 from engine.request import FinishReason, Output, Request
@@ -23,7 +27,7 @@ from engine.sampler import Sampler
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.stats import EngineStats
-from engine.stops import Stops
+from engine.stops import Stops, commit
 
 
 class Engine:
@@ -39,9 +43,10 @@ class Engine:
         *,
         eos_token_ids: frozenset[int],
         token_bytes: Items[bytes] | None = None,
-        drafter: Drafter | None = None,
+        grammars: Backend | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
-        """`token_bytes` (the bytes of every token id) is needed for stop strings alone.
+        """`token_bytes` (the bytes of every token id) is needed for stop strings alone, `grammars` for formats.
 
         Raises InvalidRequest when the configuration asks for more than the model can do, OutOfCache.
         """
@@ -52,22 +57,27 @@ class Engine:
             )
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
-        self._vocab_size = model.config.vocab_size
         self._max_sequences = config.max_sequences
-        self._eos_token_ids = eos_token_ids
-        self._token_bytes = token_bytes
+        self._token_budget = config.token_budget
         cache = KVCache.fit(model.config, config)
         self._pool = BlockPool(cache.num_blocks, cache.block_size, prefix_caching=config.prefix_caching)
+        self._admission = Admission(
+            max_model_len=self.max_model_len,
+            cache_size=cache.num_blocks * cache.block_size,
+            vocab_size=model.config.vocab_size,
+            eos_token_ids=eos_token_ids,
+            token_bytes=token_bytes,
+            grammars=grammars,
+        )
         self._scheduler = Scheduler(config, self._pool)
         self._runner = ModelRunner(model, cache)
         self._sampler = Sampler()
         self._stops = Stops(token_bytes)
-        self._drafter = drafter
+        self._masks = Masks(grammars, model.config.vocab_size) if grammars is not None else None
+        self._speculation = speculation
         self._sequences: dict[Hashable, Sequence] = {}  # in flight, by request id
-        self._aborted: list[Sequence] = []  # their outputs are due
-        # Of the last request with choices: mostly the next one has the same.
-        self._tree: ChoiceTree | None = None
-        self._num_steps = self._num_output_tokens = 0
+        self._due: list[Sequence] = []  # ended outside a step; their outputs come out of the next
+        self._counters = Counters()
 
     @property
     def has_room(self) -> bool:
@@ -77,21 +87,22 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight and no output is due."""
-        return not self._sequences and not self._aborted
+        return not self._sequences and not self._due
 
     def add(self, request: Request) -> None:
         """Queue a request.
 
-        Raises RequestTooLong when it could never be finished, InvalidRequest when its id is in flight already, a token
-        is not the model's, or it has stop strings and the engine no `token_bytes`.
+        Raises RequestTooLong when it could never be finished, UnsupportedFormat, InvalidRequest when its id is in
+        flight already, a token is not the model's, or the engine was built without what it needs.
         """
-        self._validate(request)
-        scoring = None
-        if request.choices:
-            if self._tree is None or request.choices != self._tree.choices:
-                self._tree = ChoiceTree(request.choices)
-            scoring = Scoring(self._tree)
-        sequence = Sequence(request, seed=secrets.randbits(63), eos_token_ids=self._eos_token_ids, scoring=scoring)
+        if request.id in self._sequences:
+            raise InvalidRequest("id", request.id, "is in flight already")
+        sequence = self._admission.sequence(request)
+        if sequence.grammar is not None:
+            self._begin(sequence)
+            if sequence.finish_reason is not None:
+                self._due.append(sequence)
+                return
         self._sequences[request.id] = sequence
         self._scheduler.add(sequence)
 
@@ -101,23 +112,27 @@ class Engine:
         if sequence is None:
             return False
         self._scheduler.abort(sequence)
-        self._aborted.append(sequence)
+        self._forget(sequence)
+        self._due.append(sequence)
         return True
 
     def step(self) -> list[Output]:
         """Compute one batch. Returns what finished, in no particular order."""
-        finished, self._aborted = self._aborted, []
+        finished, self._due = self._due, []
         batch = self._scheduler.schedule()
         if batch.slices:
-            logits = self._runner.run(batch)
-            for piece, sampled in zip(batch.slices, self._sampler.sample(logits, batch), strict=True):
-                self._advance(piece, sampled)
+            start = time.perf_counter()
+            settled = zip(batch.slices, self._compute(batch), strict=True)
+            ready = [piece.sequence for piece, sampled in settled if self._advance(piece, sampled)]
             ended = self._scheduler.update(batch)
             for sequence in ended:
                 del self._sequences[sequence.request.id]
+                self._forget(sequence)
             finished += ended
-            self._propose()
-            self._num_steps += 1
+            if self._speculation is not None and ready:
+                self._speculation.propose(ready, Load(len(ready), self._scheduler.num_expected))
+            self._counters.steps += 1
+            self._counters.step_seconds += time.perf_counter() - start
         return [completion(sequence) for sequence in finished]
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Output]:
@@ -139,7 +154,7 @@ class Engine:
                     try:
                         self.add(request)
                         own.add(request.id)
-                    except (InvalidRequest, RequestTooLong) as error:
+                    except EngineError as error:
                         yield refusal(request, error)
                 for output in self.step():
                     own.discard(output.id)
@@ -149,20 +164,8 @@ class Engine:
                 self.abort(request_id)
 
     def stats(self) -> EngineStats:
-        scheduler, pool = self._scheduler, self._pool
-        return EngineStats(
-            steps=self._num_steps,
-            prompt_tokens=scheduler.num_prompt_tokens,
-            cached_tokens=scheduler.num_cached_tokens,
-            output_tokens=self._num_output_tokens,
-            computed_tokens=scheduler.num_computed_tokens,
-            preemptions=scheduler.num_preemptions,
-            running=scheduler.num_running,
-            waiting=scheduler.num_waiting,
-            blocks_total=pool.num_blocks,
-            blocks_used=pool.num_used,
-            blocks_cached=pool.num_cached,
-        )
+        drafts = self._speculation.stats() if self._speculation is not None else ()
+        return self._counters.stats(self._scheduler, self._pool, drafts)
 
     def check(self) -> None:
         """Assert the block pool's invariants against the sequences in flight. For tests: slow."""
@@ -171,28 +174,34 @@ class Engine:
     def close(self) -> None:
         """Let go of the model and the cache. The engine cannot be used afterwards."""
         del self._runner
+        if self._masks is not None:
+            self._masks.close()
 
-    def _validate(self, request: Request) -> None:
-        if request.id in self._sequences:
-            raise InvalidRequest("id", request.id, "is in flight already")
-        length = len(request.prompt) + request.max_new_tokens
-        if length > self.max_model_len:
-            raise RequestTooLong(length, self.max_model_len, "max_model_len")
-        cached = self._pool.num_blocks * self._pool.block_size
-        if length - 1 > cached:  # the last token of an output is never computed
-            raise RequestTooLong(length - 1, cached, "the whole cache")
-        fields = [("prompt", request.prompt), ("stop_token_ids", request.sampling.stop_token_ids)]
-        fields += [("choices", choice) for choice in request.choices]
-        for field, tokens in fields:
-            if tokens and not (min(tokens) >= 0 and max(tokens) < self._vocab_size):
-                wrong = next(token for token in tokens if not 0 <= token < self._vocab_size)
-                raise InvalidRequest(field, wrong, f"is no token: the vocabulary has {self._vocab_size}")
-        if request.sampling.stop and self._token_bytes is None:
-            raise InvalidRequest("stop", request.sampling.stop, "this engine does not know the text of its tokens")
+    def _begin(self, sequence: Sequence) -> None:
+        """Put what the format forces at the very beginning behind the prompt, so that one pass computes both."""
+        if sequence.request.forced == "commit":
+            committed = commit(sequence)
+            self._counters.forced_tokens += committed
+            self._counters.output_tokens += committed
+        elif self._speculation is not None:
+            self._speculation.propose([sequence], Load(max(self._scheduler.num_running, 1), self._token_budget))
 
-    def _advance(self, piece: Slice, sampled: Sampled) -> None:
-        """Settle one slice of a computed batch."""
+    def _compute(self, batch: Batch) -> list[Sampled]:
+        """Run the model, beside it work out what formats allow, and choose."""
+        start = time.perf_counter()
+        masks = self._masks.start(batch) if self._masks is not None else None
+        started = time.perf_counter()
+        logits = self._runner.run(batch)
+        if masks is not None:
+            computed = time.perf_counter()
+            self._counters.mask_seconds += masks.apply(logits)
+            self._counters.grammar_seconds += time.perf_counter() - computed + started - start
+        return self._sampler.sample(logits, batch)
+
+    def _advance(self, piece: Slice, sampled: Sampled) -> bool:
+        """Settle one slice of a computed batch. Returns whether its output grew and goes on."""
         sequence = piece.sequence
+        verified = piece.num_logits - 1
         sequence.computed = piece.stop
         if not sampled.valid:
             sequence.error = ("invalid_logits", "the model's logits are not finite numbers")
@@ -201,14 +210,16 @@ class Engine:
             if not sequence.pending:
                 sequence.walk()
         elif sampled.tokens:
+            if self._speculation is not None:
+                self._speculation.settle(sequence, verified, len(sampled.tokens) - 1)
             before = len(sequence.tokens)
             self._stops.accept(sequence, sampled)
-            self._num_output_tokens += len(sequence.tokens) - before
+            if sequence.request.forced == "commit" and sequence.finish_reason is None:
+                self._counters.forced_tokens += commit(sequence)
+            self._counters.output_tokens += len(sequence.tokens) - before
+            return sequence.finish_reason is None
+        return False
 
-    def _propose(self) -> None:
-        """Ask for drafts where the next step would otherwise compute one token."""
-        if self._drafter is None:
-            return
-        ready = [each for each in self._scheduler.running if each.pending == 1 and each.draft_room > 0]
-        for sequence, draft in zip(ready, self._drafter.propose(ready), strict=True):
-            sequence.draft.extend(draft[: sequence.draft_room])
+    def _forget(self, sequence: Sequence) -> None:
+        if self._speculation is not None:
+            self._speculation.finish(sequence)

@@ -64,3 +64,15 @@ class ChatTemplateError(EngineError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class UnsupportedFormat(EngineError, ValueError):
+    """An output format cannot be enforced: it is faulty, nothing satisfies it, or it uses something unsupported."""
+
+    code = "unsupported_format"
+
+    def __init__(self, kind: str, keyword: str, reason: str) -> None:
+        super().__init__(f"format {kind}, {keyword}: {reason}")
+        self.kind = kind
+        self.keyword = keyword  # the JSON Schema keyword, or the kind's own name where it is about the whole
+        self.reason = reason

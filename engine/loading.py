@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
+from engine.drafter import ForcedDrafter, HistoryDrafter, PromptDrafter, Speculation
+from engine.drafter.profile import measure
 from engine.engine import Engine
-from engine.models import load_model
+from engine.grammar import Grammars, vocabulary
+from engine.models import Model, load_model
 from engine.tokenizer import Tokenizer, load_tokenizer
 
 SAMPLES = 64  # places of a file that the fingerprint reads
@@ -19,11 +22,15 @@ SUFFIXES = frozenset({".gguf", ".safetensors", ".json", ".jinja", ".model"})
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """`fingerprint` tells two models apart: what was computed by one must not be mixed with the other's."""
+    """`fingerprint` tells two models apart: what was computed by one must not be mixed with the other's.
+
+    `grammars` compiles formats for this model; `grammars.check` refuses one before any request has it.
+    """
 
     engine: Engine
     tokenizer: Tokenizer
     fingerprint: str
+    grammars: Grammars
 
 
 def load(path: Path, config: EngineConfig) -> LoadedModel:
@@ -34,13 +41,26 @@ def load(path: Path, config: EngineConfig) -> LoadedModel:
     """
     model = load_model(path, config.dtype, config.device)
     tokenizer = load_tokenizer(path)
+    eos_token_ids = tokenizer.eos_token_ids | model.config.eos_token_ids
+    grammars = Grammars(vocabulary(tokenizer.to_json(), model.config.vocab_size, eos_token_ids))
     engine = Engine(
         model,
         config,
-        eos_token_ids=tokenizer.eos_token_ids | model.config.eos_token_ids,
+        eos_token_ids=eos_token_ids,
         token_bytes=tokenizer.token_bytes,
+        grammars=grammars,
+        speculation=_speculation(model, config, grammars) if config.speculation else None,
     )
-    return LoadedModel(engine, tokenizer, fingerprint(path))
+    return LoadedModel(engine, tokenizer, fingerprint(path), grammars)
+
+
+def _speculation(model: Model, config: EngineConfig, grammars: Grammars) -> Speculation:
+    """What the grammar forces, what earlier outputs said, and what stands in the prompt, in this order."""
+    return Speculation(
+        [ForcedDrafter(grammars), HistoryDrafter(), PromptDrafter()],
+        lambda: measure(model, config),
+        longest=config.max_draft,
+    )
 
 
 def fingerprint(path: Path) -> str:

@@ -6,8 +6,10 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from engine.errors import InvalidRequest
+from engine.format import Format
 
 
 class FinishReason(StrEnum):
@@ -84,18 +86,46 @@ class Request:
     as the continuation of the prompt, answers with the most probable one, and `sampling` is not read. Choices are
     distinct and non-empty. A choice that is a proper prefix of another should end in an end-of-sequence token, or it
     wins by being shorter.
+
+    With `format`, every token is chosen among those that the format allows, and the output ends as soon as it is whole.
+    Tokens that the format forces are computed several at a time. `forced` says how: `verify` keeps them only where the
+    model, held to the format, chooses the same tokens, so the output is what it would be one token at a time; `commit`
+    takes them over as the tokenizer would cut their text, without asking the model, which is cheaper and may give other
+    outputs.
+
+    `group` names what the request belongs to (a job): outputs of a group help to guess later ones of it.
     """
 
     id: Hashable
     prompt: tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     choices: tuple[tuple[int, ...], ...] = ()
+    format: Format | None = None
+    forced: Literal["verify", "commit"] = "verify"
+    group: Hashable = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise InvalidRequest("prompt", self.prompt, "is empty")
+        if self.format is not None:
+            self._validate_format()
+        elif self.forced != "verify":
+            raise InvalidRequest("forced", self.forced, "needs a format")
         if len(set(self.choices)) != len(self.choices) or any(not choice for choice in self.choices):
             raise InvalidRequest("choices", self.choices, "must be distinct and not empty")
+
+    def _validate_format(self) -> None:
+        """Refuse what a format leaves no room for."""
+        if self.choices:
+            raise InvalidRequest("choices", self.choices, "cannot be combined with a format")
+        if self.forced not in ("verify", "commit"):
+            raise InvalidRequest("forced", self.forced, "must be verify or commit")
+        if self.sampling.min_tokens:
+            raise InvalidRequest("min_tokens", self.sampling.min_tokens, "cannot be combined with a format")
+        if self.sampling.ignore_eos:
+            raise InvalidRequest("ignore_eos", True, "cannot be combined with a format")
+        if self.forced == "commit" and self.sampling.logprobs is not None:
+            raise InvalidRequest("logprobs", self.sampling.logprobs, "are not known of tokens that are committed")
 
     @property
     def max_new_tokens(self) -> int:
@@ -105,7 +135,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Log-probability (natural logarithm, after penalties and before temperature) of a chosen token, and the top ones."""
+    """A token's log-probability (natural; after penalties and format, before temperature), and the top ones."""
 
     token: int
     logprob: float

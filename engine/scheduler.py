@@ -11,6 +11,7 @@ before it comes here, everything ends.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 
 from engine.batch import Batch, Slice
@@ -52,6 +53,14 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         return not self._waiting and not self._running
+
+    @property
+    def num_expected(self) -> int:
+        """About how many tokens the next step computes, drafts aside."""
+        expected = sum(sequence.pending for sequence in self._running)
+        if len(self._running) < self._max_sequences and self._waiting:
+            expected += sum(sequence.pending for sequence in itertools.islice(self._waiting, 8))
+        return min(expected, self._budget)
 
     def add(self, sequence: Sequence) -> None:
         self._waiting.append(sequence)
@@ -135,9 +144,10 @@ class Scheduler:
         sequence.num_sealed = len(hits)
         sequence.computed = len(hits) * self._pool.block_size
         if sequence.num_cached is None:
-            sequence.num_cached = sequence.computed
+            # Committed tokens of the output may stand behind the prompt already.
+            sequence.num_cached = min(sequence.computed, sequence.num_prompt)
             self.num_prompt_tokens += sequence.num_prompt
-            self.num_cached_tokens += sequence.computed
+            self.num_cached_tokens += sequence.num_cached
 
     def _plan(self, slices: list[Slice], sequence: Sequence, start: int, stop: int) -> None:
         """Add a slice and publish the blocks that it fills with tokens that are final."""
@@ -160,7 +170,7 @@ class Scheduler:
         """Make enough blocks available for a running sequence's first `stop` tokens, by giving up its draft or by
         preempting the youngest. Returns whether the sequence is still running."""
         if self._missing(sequence, stop) > self._pool.num_available and sequence.scoring is None:
-            sequence.draft.clear()
+            sequence.drop_proposal()
             stop = min(sequence.num_known, stop)
         while self._missing(sequence, stop) > self._pool.num_available:
             victim = self._running.pop()

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable
 
 from engine.choices import Scoring
+from engine.grammar.grammar import Grammar
 from engine.history import History
 from engine.request import FinishReason, Request, TokenLogprobs
 
@@ -27,11 +28,13 @@ class Sequence:
         "draft",
         "error",
         "finish_reason",
+        "grammar",
         "history",
         "logprobs",
         "num_cached",
         "num_prompt",
         "num_sealed",
+        "origins",
         "plain",
         "request",
         "scoring",
@@ -49,14 +52,16 @@ class Sequence:
         seed: int = 0,
         eos_token_ids: frozenset[int] = NO_TOKENS,
         scoring: Scoring | None = None,
+        grammar: Grammar | None = None,
     ) -> None:
-        """`seed` is used where the request has none."""
+        """`seed` is used where the request has none; `grammar` is the state of its format at no output."""
         sampling = request.sampling
         self.request = request
         self.seed = sampling.seed if sampling.seed is not None else seed
         self.tokens: list[int] = list(request.prompt)  # prompt and output
         self.num_prompt = len(self.tokens)
         self.draft: list[int] = []
+        self.origins: list[int] = []  # where each token of a proposed draft comes from, as speculation counts them
         self.blocks = array("i")
         self.computed = 0
         self.num_sealed = 0  # leading blocks that the pool has published for reuse
@@ -64,6 +69,7 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.stopped_by: str | int | None = None
         self.error: tuple[str, str] | None = None  # code and message
+        self.grammar = grammar  # has accepted the output, end-of-sequence tokens excluded
         self.scoring = scoring
         if scoring is not None:
             self.draft = list(scoring.path)
@@ -107,11 +113,23 @@ class Sequence:
             return self.tokens[start:stop]
         return self.tokens[start:] + self.draft[max(start - own, 0) : stop - own]
 
+    def propose(self, tokens: Iterable[int], origins: Iterable[int]) -> None:
+        """A draft, instead of the one before."""
+        self.draft[:] = tokens
+        self.origins[:] = origins
+
+    def drop_proposal(self) -> None:
+        """Give the draft up, unless it is a path of choices."""
+        if self.scoring is None:
+            self.draft.clear()
+            self.origins.clear()
+
     def append(self, tokens: Iterable[int]) -> None:
         """More of the output. Ends the draft: what was computed beyond the tokens accepted from it is void."""
         first = len(self.tokens)
         self.tokens.extend(tokens)
         self.draft.clear()
+        self.origins.clear()
         self.computed = min(self.computed, len(self.tokens) - 1)
         if self.history is not None:
             for token in self.tokens[first:]:
@@ -131,8 +149,7 @@ class Sequence:
     def restart(self) -> None:
         """Forget all that is computed (the blocks are gone); what is known stays, except a mere proposal."""
         self.computed = self.num_sealed = 0
-        if self.scoring is None:
-            self.draft.clear()
+        self.drop_proposal()
 
     def finish(self, reason: FinishReason, stopped_by: str | int | None = None) -> None:
         assert self.finish_reason is None, "a sequence ends once"

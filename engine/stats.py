@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.drafter.acceptance import DraftStats
+
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
@@ -20,3 +22,8 @@ class EngineStats:
     blocks_total: int
     blocks_used: int
     blocks_cached: int
+    forced_tokens: int  # of outputs, committed because their formats force them
+    step_seconds: float  # spent in steps
+    mask_seconds: float  # spent on filling masks, beside the model
+    grammar_seconds: float  # of step_seconds, spent on formats: waiting for masks, applying them, following outputs
+    drafts: tuple[DraftStats, ...]  # by drafter

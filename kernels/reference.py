@@ -106,3 +106,12 @@ def paged_attention(
         scores = scores.masked_fill(position[None, :] > own, -torch.inf)
         out[rows] = (scores.softmax(dim=-1) @ value).transpose(0, 1).to(query.dtype)
     return out
+
+
+def apply_token_bitmask(logits: Tensor, rows: Tensor, mask: Tensor) -> None:
+    """Rule tokens out, in place: logits [R, vocab] fp32 at rows [N] int64, all different, become -inf where the row's
+    bit in mask [N, ceil(vocab / 32)] int32 is not set. Token t is bit t % 32 of word t // 32.
+    """
+    tokens = torch.arange(logits.shape[1], device=logits.device)
+    allowed = (mask[:, tokens // 32] >> (tokens % 32).int()) & 1
+    logits[rows] = logits[rows].masked_fill(allowed == 0, -torch.inf)

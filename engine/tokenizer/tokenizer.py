@@ -90,6 +90,11 @@ class Tokenizer:
         text: str = self._plain.decode(list(ids), skip_special_tokens=True)
         return text
 
+    def to_json(self) -> str:
+        """The tokenizer in the `tokenizers` library's own format, for libraries that read it."""
+        state: str = self._plain.to_str()
+        return state
+
     def _encode_pieces(self, rendered: str, mark: str) -> list[int]:
         """Encode a rendered chat: control tokens where they still read as such, marks taken out of the rest."""
         pieces = self._guard.split(rendered)

@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import Engine, EngineConfig, FinishReason, InvalidRequest, Output, Request, RequestTooLong, SamplingParams
+from engine.drafter import Context, Guess, Speculation, StepCosts
 from engine.sequence import Sequence
 from tests.engine.fakes import VOCAB, HashModel, continuation, next_logits
 
+FREE = StepCosts(((1, 1.0), (1000, 1.001)))  # verifying costs next to nothing
 TEXT = [bytes([65 + token % 26]) for token in range(VOCAB)]
 
 
@@ -26,7 +28,8 @@ def build(
 ) -> Engine:
     given_sizes = {"num_blocks": 200, "block_size": 4, "max_sequences": 8, "token_budget": 32, "num_threads": 1} | sizes
     config = EngineConfig(**given_sizes)  # type: ignore[arg-type]
-    return Engine(model or HashModel(), config, eos_token_ids=eos, token_bytes=TEXT, drafter=drafter)
+    speculation = Speculation([drafter], lambda: FREE) if drafter else None
+    return Engine(model or HashModel(), config, eos_token_ids=eos, token_bytes=TEXT, speculation=speculation)
 
 
 def prompts(count: int, seed: int = 0) -> list[tuple[int, ...]]:
@@ -48,16 +51,23 @@ def run(engine: Engine, requests: Items[Request]) -> dict[object, Output]:
 class Oracle:
     """Drafts that are right with a given probability, token by token."""
 
+    name = "oracle"
+    priors = (0.9,)
+
     def __init__(self, right: float) -> None:
         self.right = right
         self.dice = random.Random(5)
 
-    def propose(self, sequences: Items[Sequence]) -> list[list[int]]:
+    def guess(self, contexts: Items[Context]) -> list[Guess]:
         drafts = []
-        for sequence in sequences:
-            draft = list(continuation(tuple(sequence.tokens), 5))
-            drafts.append([token if self.dice.random() < self.right else (token + 1) % VOCAB for token in draft])
+        for context in contexts:
+            draft = list(continuation((*context.sequence.tokens, *context.draft), 5)) if not context.draft else []
+            tokens = [token if self.dice.random() < self.right else (token + 1) % VOCAB for token in draft]
+            drafts.append(Guess(tokens, [0] * len(tokens)))
         return drafts
+
+    def finish(self, sequence: Sequence) -> None:
+        """Nothing is kept."""
 
 
 @pytest.mark.parametrize("max_sequences", [1, 7, 64])

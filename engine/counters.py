@@ -1,0 +1,43 @@
+"""Counters: what an engine counts as it goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.blocks import BlockPool
+from engine.drafter.acceptance import DraftStats
+from engine.scheduler import Scheduler
+from engine.stats import EngineStats
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the engine was built; see EngineStats for what they mean."""
+
+    steps: int = 0
+    output_tokens: int = 0
+    forced_tokens: int = 0
+    step_seconds: float = 0.0
+    mask_seconds: float = 0.0
+    grammar_seconds: float = 0.0
+
+    def stats(self, scheduler: Scheduler, pool: BlockPool, drafts: tuple[DraftStats, ...]) -> EngineStats:
+        """A snapshot, together with the state of the queues and the pool."""
+        return EngineStats(
+            steps=self.steps,
+            prompt_tokens=scheduler.num_prompt_tokens,
+            cached_tokens=scheduler.num_cached_tokens,
+            output_tokens=self.output_tokens,
+            computed_tokens=scheduler.num_computed_tokens,
+            preemptions=scheduler.num_preemptions,
+            running=scheduler.num_running,
+            waiting=scheduler.num_waiting,
+            blocks_total=pool.num_blocks,
+            blocks_used=pool.num_used,
+            blocks_cached=pool.num_cached,
+            forced_tokens=self.forced_tokens,
+            step_seconds=self.step_seconds,
+            mask_seconds=self.mask_seconds,
+            grammar_seconds=self.grammar_seconds,
+            drafts=drafts,
+        )

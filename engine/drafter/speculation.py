@@ -1,0 +1,113 @@
+"""Speculation: puts the drafters' guesses together into drafts, and decides which are worth their verification."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+
+from engine.drafter.acceptance import Acceptance, DraftStats
+from engine.drafter.budget import Load, choose
+from engine.drafter.costs import StepCosts
+from engine.drafter.drafter import Context, Drafter
+from engine.sequence import Sequence
+
+ROUNDS = 6  # most guesses, one behind the other, in a draft
+LEAST = 0.05  # a token less likely than this is not looked at
+PATIENCE = 4  # proposals in a row of which nothing was worth verifying, before a pause
+LONGEST_PAUSE = 64  # steps
+
+
+class Speculation:
+    """Drafters by rank: where the first one has no guess, the next is asked."""
+
+    def __init__(self, drafters: Items[Drafter], measure: Callable[[], StepCosts], *, longest: int = 16) -> None:
+        """`measure` is called once, when there is first something to decide. `longest` bounds a draft."""
+        self._drafters = tuple(drafters)
+        self._measure = measure
+        self._costs: StepCosts | None = None
+        self._longest = longest
+        self._acceptance = Acceptance(self._drafters)
+        self._vain = 0  # proposals in a row of which nothing was verified
+        self._pause = 0  # steps until the next one
+        self._rows = 0  # when the pause began
+
+    def propose(self, sequences: Items[Sequence], load: Load) -> None:
+        """Give drafts to those of the sequences where that pays. All have just settled a step."""
+        if self._pause and load.rows > self._rows // 2:
+            self._pause -= 1
+            return
+        contexts = [Context(each, min(each.draft_room, self._longest)) for each in sequences]
+        contexts = [context for context in contexts if context.room > 0]
+        self._grow(contexts)
+        contexts = [context for context in contexts if context.draft]
+        if not contexts:
+            return
+        if self._costs is None:
+            self._costs = self._measure()
+        rates = self._acceptance.rates()
+        survivals = [
+            list(itertools.accumulate((rates[origin] for origin in context.origins), float.__mul__))
+            for context in contexts
+        ]
+        kept = [[chance for chance in draft if chance >= LEAST] for draft in survivals]
+        counts = choose(kept, load, self._costs)
+        for context, count in zip(contexts, counts, strict=True):
+            if count:
+                context.sequence.propose(context.draft[:count], context.origins[:count])
+        self._rest(any(counts), load.rows)
+
+    def settle(self, sequence: Sequence, verified: int, accepted: int) -> None:
+        """The first `verified` tokens of the sequence's draft were verified, and `accepted` of them were right."""
+        if verified and sequence.origins:
+            self._acceptance.record(sequence.origins[:verified], accepted)
+
+    def finish(self, sequence: Sequence) -> None:
+        """The sequence has ended, or was aborted."""
+        for drafter in self._drafters:
+            drafter.finish(sequence)
+
+    def stats(self) -> tuple[DraftStats, ...]:
+        return self._acceptance.stats()
+
+    def _grow(self, contexts: list[Context]) -> None:
+        """Extend drafts until nobody has a guess. Grammars follow the drafts, and are back where they were after it."""
+        growing = contexts
+        for _ in range(ROUNDS):
+            extended: list[Context] = []
+            waiting = growing
+            for i_drafter, drafter in enumerate(self._drafters):
+                if not waiting:
+                    break
+                still: list[Context] = []
+                for context, guess in zip(waiting, drafter.guess(waiting), strict=True):
+                    taken = _extend(context, guess.tokens)
+                    context.origins += self._acceptance.origins(i_drafter, guess.kinds[:taken])
+                    (extended if taken else still).append(context)
+                waiting = still
+            growing = [context for context in extended if context.room > 0]
+            if not growing:
+                break
+        for context in contexts:
+            if context.draft and context.sequence.grammar is not None:
+                context.sequence.grammar.rollback(len(context.draft))
+
+    def _rest(self, chosen: bool, rows: int) -> None:
+        """Pause for longer and longer while nothing is worth verifying: guessing costs time as well."""
+        self._vain = 0 if chosen else self._vain + 1
+        # Doubles with every vain proposal from the PATIENCE-th on.
+        self._pause = min(1 << self._vain >> PATIENCE, LONGEST_PAUSE)
+        self._rows = rows
+
+
+def _extend(context: Context, tokens: list[int]) -> int:
+    """Put a guess behind a draft, as far as there is room, the output goes on, and the grammar allows it. Returns how
+    many tokens that is."""
+    stop_ids = context.sequence.stop_ids
+    fitting = list(itertools.takewhile(lambda token: token not in stop_ids, tokens[: context.room]))
+    grammar = context.sequence.grammar
+    if grammar is not None and fitting:
+        del fitting[grammar.accept(fitting) :]
+    context.draft += fitting
+    context.room -= len(fitting)
+    return len(fitting)
