@@ -6,6 +6,8 @@ with Client("http://127.0.0.1:8642") as client:
     client.wait(job.id)
     for batch in client.batches(job.id):
         ...
+
+A `json_schema` may be a Pydantic model: {"kind": "extract", "json_schema": Invoice}.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from api.schemas import (
     WorkerList,
 )
 from api.transport import RequestRefused, Transport, chunks
+from db.json_schemas import as_schema
 from db.models import JobStatus
 
 if TYPE_CHECKING:
@@ -64,7 +67,7 @@ class Client:
 
     def submit(self, job: JobRequest | Mapping[str, Any], *, idempotency_key: str | None = None) -> JobView:
         """Create a job. Without a key one is made up, so that a retried request cannot create two."""
-        body = job.model_dump(mode="json", exclude_none=True) if isinstance(job, JobRequest) else dict(job)
+        body = job.model_dump(mode="json", exclude_none=True) if isinstance(job, JobRequest) else _plain(dict(job))
         key = idempotency_key or body.pop("idempotency_key", None) or str(uuid.uuid4())
         answer = self._transport.call("POST", "/v1/jobs", json=body, headers={"Idempotency-Key": key})
         return JobView.model_validate(answer.json())
@@ -164,3 +167,18 @@ class Client:
             return answer is not None and Health.model_validate(answer.json()).status == "ok"
         except ValueError:  # Something else answers there.
             return False
+
+
+def _plain(job: dict[str, Any]) -> dict[str, Any]:
+    """The job with its Pydantic models as schemas."""
+
+    def plain(part: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: as_schema(value) if name == "json_schema" else value for name, value in part.items()}
+
+    recipe = job.get("recipe")
+    if isinstance(recipe, Mapping):
+        recipe = plain(recipe)
+        if isinstance(recipe.get("format"), Mapping):
+            recipe["format"] = plain(recipe["format"])
+        job["recipe"] = recipe
+    return job

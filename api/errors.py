@@ -16,7 +16,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from api.schemas import FieldProblem, Problem
+from api.field_paths import field_path
+from api.problem import FieldProblem, Problem
 from db import errors
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ def _domain(request: Request, error: Exception) -> JSONResponse:
 def _validation(request: Request, error: Exception) -> JSONResponse:
     """Pydantic's list as field paths in the request's own spelling: `recipe.labels`, `sampling.top_p`."""
     assert isinstance(error, RequestValidationError)
-    problems = [FieldProblem(field=_path(item["loc"]), message=item["msg"]) for item in error.errors()]
+    problems = [FieldProblem(field=field_path(item["loc"]), message=item["msg"]) for item in error.errors()]
     first = problems[0]
     detail = "; ".join(f"{problem.field}: {problem.message}" for problem in problems[:5])
     return respond(
@@ -123,16 +124,6 @@ def _validation(request: Request, error: Exception) -> JSONResponse:
             errors=problems,
         )
     )
-
-
-def _path(location: tuple[str | int, ...]) -> str:
-    """Drop where the value stood (body, query) and the union tag that pydantic puts after `recipe`."""
-    parts = [str(part) for part in location]
-    if parts[0] in ("body", "query", "path", "header") and len(parts) > 1:
-        parts = parts[1:]
-    if parts[0] == "recipe" and len(parts) > 1 and parts[1] in ("summarize", "label", "generate", "chat"):
-        del parts[1]
-    return ".".join(parts)
 
 
 def _http(request: Request, error: Exception) -> JSONResponse:

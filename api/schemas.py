@@ -49,7 +49,8 @@ class Tokens(View):
 
 
 class Rates(View):
-    """Means over the time since the job started: rows finished, and tokens read (cached ones included) and written."""
+    """Means over the time since the job's first shard began, the loading of the model left out: rows finished, and
+    tokens read (cached ones included) and written."""
 
     rows_per_second: float | None
     tokens_per_second: float | None
@@ -73,7 +74,8 @@ class JobView(View):
     eta_seconds: float | None = Field(description="Remaining rows at the mean rate; none when unknown or finished.")
     elapsed_seconds: float | None
     created_at: datetime
-    started_at: datetime | None
+    started_at: datetime | None = Field(description="When a worker took the job up, and began to load the model.")
+    running_at: datetime | None = Field(default=None, description="When its first shard began.")
     finished_at: datetime | None
     error: JobError | None
     spec: JobSpec
@@ -84,7 +86,8 @@ class JobView(View):
         spec = JobSpec.model_validate(job.spec)
         done = progress.rows_succeeded + progress.rows_failed
         elapsed = None if job.started_at is None else max(0.0, (job.finished_at or now) - job.started_at)
-        rows_rate = done / elapsed if elapsed and done else None
+        running = None if job.running_at is None else max(0.0, (job.finished_at or now) - job.running_at)
+        rows_rate = done / running if running and done else None
         tokens = progress.prompt_tokens + progress.output_tokens
         open_rows = job.num_rows - done
         return cls(
@@ -103,11 +106,12 @@ class JobView(View):
                 shards_done=job.shards_done,
             ),
             tokens=Tokens(prompt=progress.prompt_tokens, cached=progress.cached_tokens, output=progress.output_tokens),
-            rates=Rates(rows_per_second=rows_rate, tokens_per_second=tokens / elapsed if elapsed and tokens else None),
+            rates=Rates(rows_per_second=rows_rate, tokens_per_second=tokens / running if running and tokens else None),
             eta_seconds=open_rows / rows_rate if rows_rate and not job.status.terminal else None,
             elapsed_seconds=elapsed,
             created_at=_time(job.created_at),
             started_at=None if job.started_at is None else _time(job.started_at),
+            running_at=None if job.running_at is None else _time(job.running_at),
             finished_at=None if job.finished_at is None else _time(job.finished_at),
             error=None if job.error_code is None else JobError(code=job.error_code, message=job.error_message or ""),
             spec=spec,
@@ -222,27 +226,6 @@ class Health(View):
     status: str
     version: str
     checks: dict[str, str] = {}
-
-
-class FieldProblem(View):
-    field: str
-    message: str
-
-
-class Problem(View):
-    """RFC 9457 problem details. `code` is stable and made for programs; `field` names what in the request was wrong."""
-
-    type: str = "about:blank"
-    title: str
-    status: int
-    detail: str
-    code: str
-    field: str | None = None
-    errors: list[FieldProblem] = []
-    uri: str | None = None
-    file: str | None = None
-    column: str | None = None
-    row: int | None = None
 
 
 def _time(seconds: float) -> datetime:

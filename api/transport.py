@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from api.schemas import Problem
+from api.problem import Problem
 
 RETRIED = frozenset({429, 502, 503, 504})
 MAX_PAUSE_SECONDS = 10.0

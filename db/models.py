@@ -85,7 +85,9 @@ class Job(Base):
     error_code: Mapped[str | None] = mapped_column(String(64))
     error_message: Mapped[str | None] = mapped_column(String(4096))
     created_at: Mapped[float]
+    # Taken up by split, which loads the model; and by the first shard, from which on rows are done.
     started_at: Mapped[float | None]
+    running_at: Mapped[float | None]
     finished_at: Mapped[float | None]
     # When split or merge was last sent; 0: not since it became due. The lease is of the split under way.
     dispatched_at: Mapped[float] = mapped_column(default=0.0)
@@ -131,6 +133,7 @@ class Shard(Base):
     part: Mapped[str | None] = mapped_column(String(255))  # file name inside the output folder
     part_bytes: Mapped[int | None] = mapped_column(BigInteger)
     part_sha256: Mapped[str | None] = mapped_column(String(64))
+    counters: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # of the engine, while the shard was at work
     error_code: Mapped[str | None] = mapped_column(String(64))
     error_message: Mapped[str | None] = mapped_column(String(4096))
 

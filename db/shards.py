@@ -99,6 +99,8 @@ def claim(session: Session, shard_id: int, *, owner: str, lease_seconds: float, 
         if tired is not None:
             _give_up(session, tired.id, job, "worker_lost", f"its worker died in each of {tired.attempts} attempts")
         return None
+    job.running_at = job.running_at or session.scalar(select(db_now()))
+    session.flush()
     rows = (shard.id, job.id, shard.index, shard.file, shard.start_row, shard.stop_row, shard.first_row)
     spec = JobSpec.model_validate(job.spec)
     return Claim(*rows, shard.fence, shard.attempts, spec, job.output_uri, job.prepared or {})
@@ -132,14 +134,17 @@ def beat(session: Session, claim: Claim, *, lease_seconds: float, progress: Prog
     return Beat.OK if status is JobStatus.RUNNING else Beat.CANCEL
 
 
-def finish(session: Session, claim: Claim, *, progress: Progress, part: PartFile) -> Finish:
+def finish(
+    session: Session, claim: Claim, *, progress: Progress, part: PartFile, counters: dict[str, float] | None = None
+) -> Finish:
     """The shard is done and its part published; the job's totals grow in the same transaction.
 
-    A cancelling job keeps the rows too. Refused (`accepted` is False) when the lease was lost or the job has ended.
+    `counters` are what the engine did meanwhile. A cancelling job keeps the rows too. Refused (`accepted` is False)
+    when the lease was lost or the job has ended.
     """
     assert progress.rows == claim.num_rows, f"shard {claim.shard_id}: {progress.rows} of {claim.num_rows} rows"
     job = jobs.lock(session, claim.job_id)
-    done = {"part": part.name, "part_bytes": part.num_bytes, "part_sha256": part.sha256}
+    done = {"part": part.name, "part_bytes": part.num_bytes, "part_sha256": part.sha256, "counters": counters}
     closed = {"status": ShardStatus.DONE, "owner": None, "lease_until": None, "error_code": None, "error_message": None}
     if job is None or not _write(session, claim, **closed, **done, **progress.as_columns()):
         return Finish(accepted=False, last=False)

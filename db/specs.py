@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Name = Annotated[str, Field(min_length=1, max_length=512)]
-Text = Annotated[str, Field(max_length=100_000)]
-
-
-class Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from db.formats import OutputFormat, SchemaOptions
+from db.spec_fields import Name, Spec, Text
 
 
 class SamplingSpec(Spec):
-    """Sampling as a client writes it; engine.SamplingParams gives the meaning. Defaults that are None are the recipe's."""
+    """Sampling as a client writes it; engine.SamplingParams gives the meaning. None: the recipe's own default."""
 
     temperature: float = Field(default=0.0, ge=0, le=100)
     top_k: int = Field(default=0, ge=0)
@@ -56,14 +52,18 @@ class Summarize(Spec):
 
 
 class Example(Spec):
-    """A labelled text shown to the model before the row's own."""
+    """A labelled text shown to the model before the row's own; for `multi_label` with any number of labels."""
 
     text: Text
-    label: Name
+    label: Name | tuple[Name, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (self.label,) if isinstance(self.label, str) else self.label
 
 
 class Label(Spec):
-    """One text column -> one label of a closed list, and the label's probability among the list."""
+    """One text column -> one label of a closed list with its probability among the list, or all labels that apply."""
 
     kind: Literal["label"] = "label"
     column: Name = "text"
@@ -76,15 +76,37 @@ class Label(Spec):
         description="Correction for the model's liking of a label whatever the text: `contextual` (Zhao et al. 2021) "
         "by content-free texts, `batch` (Zhou et al. 2023) by the mean over a sample of the job's rows.",
     )
+    label_probs: bool = Field(
+        default=False, description="Adds the column `label_probs`: every label with its probability."
+    )
+    multi_label: bool = Field(
+        default=False, description="Any number of labels per row, in the column `labels`: each is asked for by itself."
+    )
+    threshold: float | None = Field(
+        default=None, gt=0, lt=1, description="multi_label: probability from which on a label applies; none: 0.5."
+    )
+    abstain_below: float | None = Field(
+        default=None, gt=0, le=1, description="A confidence below this gives no label and `abstained` = true."
+    )
 
     @model_validator(mode="after")
     def _known_labels(self) -> Label:
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels are not distinct")
-        named = [*self.descriptions, *(example.label for example in self.examples)]
+        named = [*self.descriptions, *(label for example in self.examples for label in example.labels)]
         unknown = sorted(set(named) - set(self.labels))
         if unknown:
             raise ValueError(f"not among labels: {', '.join(unknown)}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_or_many(self) -> Label:
+        if self.multi_label and self.abstain_below is not None:
+            raise ValueError("abstain_below has no place beside multi_label, where a row may have no label at all")
+        if not self.multi_label and self.threshold is not None:
+            raise ValueError("threshold means nothing without multi_label")
+        if not self.multi_label and any(len(example.labels) != 1 for example in self.examples):
+            raise ValueError("without multi_label an example has one label")
         return self
 
     @property
@@ -98,6 +120,7 @@ class Generate(Spec):
     kind: Literal["generate"] = "generate"
     template: Annotated[str, Field(min_length=1, max_length=100_000)]
     system: Text | None = None
+    format: OutputFormat | None = Field(default=None, description="What answers are held to; none: free text.")
     # Filled in at submission from the template's variables; a client need not send it.
     columns: tuple[Name, ...] = ()
 
@@ -107,13 +130,26 @@ class Chat(Spec):
 
     kind: Literal["chat"] = "chat"
     column: Name = "messages"
+    format: OutputFormat | None = Field(default=None, description="What answers are held to; none: free text.")
 
     @property
     def columns(self) -> tuple[str, ...]:
         return (self.column,)
 
 
-Recipe = Annotated[Summarize | Label | Generate | Chat, Field(discriminator="kind")]
+class Extract(SchemaOptions):
+    """One text column -> JSON of a schema, and one typed column per property of the job's schema."""
+
+    kind: Literal["extract"] = "extract"
+    column: Name = "text"
+    instruction: Text | None = Field(default=None, description="Replaces the recipe's own words; the schema follows.")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+
+Recipe = Annotated[Summarize | Label | Generate | Chat | Extract, Field(discriminator="kind")]
 
 
 class JobSpec(Spec):
@@ -133,9 +169,31 @@ class JobSpec(Spec):
     )
     on_long: Literal["error", "truncate_head", "truncate_tail", "truncate_middle"] = Field(
         default="error",
-        description="What happens to a row too long for the model: an error row, or cut at the named place of its text.",
+        description="What happens to a row too long for the model: an error row, or its text cut at the named place.",
     )
     max_rows: int | None = Field(default=None, ge=1, description="Take only the first rows of the input.")
     shard_rows: int | None = Field(
         default=None, ge=1, le=1_000_000, description="Rows of a shard; none: the setting's."
     )
+
+    @property
+    def structure(self) -> OutputFormat | Extract | None:
+        """What the answers are held to, if anything."""
+        match self.recipe:
+            case Extract():
+                return self.recipe
+            case Generate() | Chat():
+                return self.recipe.format
+            case _:
+                return None
+
+    @model_validator(mode="after")
+    def _ends(self) -> JobSpec:
+        if self.structure is None:
+            return self
+        ends = [name for name in ("stop", "stop_token_ids", "ignore_eos", "min_tokens") if getattr(self.sampling, name)]
+        if ends:
+            raise ValueError(f"sampling.{ends[0]} has no place beside a format, which says itself where an answer ends")
+        if self.structure.forced == "commit" and self.sampling.logprobs is not None:
+            raise ValueError("sampling.logprobs are not known of what `forced` = commit writes without the model")
+        return self

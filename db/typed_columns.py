@@ -28,7 +28,12 @@ from db.errors import InvalidJob
 MAX_FIELDS = 2000
 JSON_TEXT = {b"content": b"json"}
 ENUM = pa.dictionary(pa.int32(), pa.string())
-SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+SCALARS: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "boolean": pa.bool_(),
+}
 # Keywords that change nothing about which values are valid.
 ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$schema"}

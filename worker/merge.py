@@ -20,6 +20,7 @@ from db.publish import publish, sweep_tmp
 from db.session import db_now
 from db.specs import JobSpec
 from db.uris import resolve
+from worker.counters import Counters, added, shown
 from worker.parts import PartConflict, read_counts
 from worker.process import Process
 
@@ -84,6 +85,7 @@ def _head(process: Process, job: Job, folder: Path) -> dict[str, Any]:
         "complete": job.status is JobStatus.FINALIZING,
         "created_at": _iso(job.created_at),
         "started_at": _iso(job.started_at),
+        "running_at": _iso(job.running_at),
         "finished_at": _iso(now),
         "model": {"name": spec.model, "fingerprint": prepared.pop("model_fingerprint", None)},
         "sampling": spec.sampling.model_dump(mode="json"),
@@ -92,6 +94,7 @@ def _head(process: Process, job: Job, folder: Path) -> dict[str, Any]:
         "rows": {"input": job.num_rows, "succeeded": job.rows_succeeded, "failed": job.rows_failed},
         "errors": _errors(process, job.id, folder),
         "tokens": {"prompt": job.prompt_tokens, "cached": job.cached_tokens, "output": job.output_tokens},
+        "engine": shown(_counters(process, job.id)),
         "schema": [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in schema],
     }
 
@@ -104,6 +107,14 @@ def _errors(process: Process, job_id: str, folder: Path) -> dict[str, int]:
             num_rows = shard.stop_row - shard.start_row
             total.update(read_counts(folder / str(shard.part), job_id, shard.index, num_rows).errors)
     return dict(sorted(total.items()))
+
+
+def _counters(process: Process, job_id: str) -> Counters:
+    """What the engines did while the job's shards were at work."""
+    total: Counters = {}
+    for shard in _parts(process, job_id):
+        total = added(total, shard.counters or {})
+    return total
 
 
 def _parts(process: Process, job_id: str) -> Iterator[Shard]:

@@ -7,21 +7,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from db.errors import InvalidJob
+from db.columns import TOKEN_COLUMNS
 from db.progress import Progress
-from db.specs import JobSpec
-from worker.recipes import Recipe
+from worker.counters import Counters
 from worker.rows import Result
 
 ROW_GROUP_ROWS = 10_000
 ROW_GROUP_BYTES = 32 << 20  # of the columns in memory, before encoding
-ERROR = pa.struct([pa.field("code", pa.string()), pa.field("message", pa.string())])
-TOKEN_COLUMNS = ("prompt_tokens", "cached_tokens", "output_tokens", "truncated_tokens")
 META_JOB, META_SHARD, META_COUNTS = "nightmill.job", "nightmill.shard", "nightmill.counts"
 
 
@@ -37,10 +34,11 @@ class PartConflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a part holds: rows and tokens, and its error rows by code."""
+    """What a part holds: rows and tokens, and its error rows by code; and what the engine did meanwhile."""
 
     progress: Progress
     errors: dict[str, int]
+    engine: Counters
 
 
 class Tally:
@@ -49,6 +47,7 @@ class Tally:
     def __init__(self) -> None:
         self._errors: Counter[str] = Counter()
         self.progress = Progress()
+        self.engine: Counters = {}
 
     def add(self, result: Result) -> None:
         failed = result.error is not None
@@ -65,39 +64,11 @@ class Tally:
 
     @property
     def counts(self) -> Counts:
-        return Counts(self.progress, dict(sorted(self._errors.items())))
+        return Counts(self.progress, dict(sorted(self._errors.items())), self.engine)
 
 
 def part_name(index: int) -> str:
     return f"part-{index:05d}.parquet"
-
-
-def added_fields(spec: JobSpec, recipe: Recipe) -> list[pa.Field[Any]]:
-    """The columns a job adds to the kept ones, without the job's prefix."""
-    logprobs = [pa.field("logprobs", pa.large_string())] if spec.sampling.logprobs is not None else []
-    return [
-        pa.field("output", pa.large_string()),
-        *recipe.fields,
-        pa.field("finish_reason", pa.string()),
-        pa.field("error", ERROR),
-        *(pa.field(name, pa.int32()) for name in TOKEN_COLUMNS),
-        *logprobs,
-    ]
-
-
-def part_schema(spec: JobSpec, recipe: Recipe, source: pa.Schema) -> pa.Schema:
-    """Kept input columns, unchanged, and then the added ones. Raises InvalidJob where a name would come twice."""
-    kept = kept_columns(spec, source)
-    added = [field.with_name(spec.output_prefix + field.name) for field in added_fields(spec, recipe)]
-    twice = sorted(set(kept) & {field.name for field in added})
-    if twice:
-        reason = f"the input has a column {twice[0]!r} already; set output_prefix, or leave it out of keep_columns"
-        raise InvalidJob("keep_columns", reason)
-    return pa.schema([*(source.field(name) for name in kept), *added])
-
-
-def kept_columns(spec: JobSpec, source: pa.Schema) -> list[str]:
-    return list(source.names if spec.keep_columns is None else spec.keep_columns)
 
 
 def to_batch(kept: pa.RecordBatch, results: Sequence[Result], schema: pa.Schema, prefix: str) -> pa.RecordBatch:
@@ -166,4 +137,4 @@ def read_counts(path: Path, job_id: str, shard: int, num_rows: int) -> Counts:
     if (known.get(META_JOB), known.get(META_SHARD)) != (job_id, str(shard)) or metadata.num_rows != num_rows:
         raise PartConflict(path, f"not the part of shard {shard} of job {job_id}")
     counts = json.loads(known[META_COUNTS])
-    return Counts(Progress(**counts["progress"]), counts["errors"])
+    return Counts(Progress(**counts["progress"]), counts["errors"], counts["engine"])

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from db import columns
 from db.errors import InvalidJob
 from db.settings import Settings
 from db.specs import JobSpec
-from worker.parts import kept_columns, part_schema
 from worker.recipes import Recipe, build
 from worker.rows import RowMaker
 from worker.runner import OpenModel
@@ -25,9 +25,14 @@ class Plan:
 
 
 def plan(
-    spec: JobSpec, model: OpenModel, settings: Settings, source: pa.Schema, prepared: Mapping[str, object]
+    spec: JobSpec,
+    model: OpenModel,
+    settings: Settings,
+    source: pa.Schema,
+    prepared: Mapping[str, object],
+    job_id: str,
 ) -> Plan:
-    """Raises InvalidJob, and EngineError for sampling parameters that the engine refuses."""
+    """Raises InvalidJob, and EngineError for sampling parameters or a format that the engine refuses."""
     recipe = build(spec.recipe, model.tokenizer, max_chars=settings.max_prompt_bytes, prepared=prepared)
     maker = RowMaker(
         spec,
@@ -35,14 +40,15 @@ def plan(
         model.tokenizer,
         max_model_len=model.max_model_len,
         max_prompt_bytes=settings.max_prompt_bytes,
+        group=job_id,
     )
     if maker.max_prompt_tokens < 1:
         reason = f"leaves no room for a prompt: the model takes {model.max_model_len} tokens in all"
         raise InvalidJob("sampling.max_tokens", reason)
     layout = Layout(
-        read=spec.recipe.columns,
-        kept=tuple(kept_columns(spec, source)),
-        schema=part_schema(spec, recipe, source),
+        read=columns.read_columns(spec),
+        kept=tuple(columns.kept_columns(spec, source)),
+        schema=columns.output_schema(spec, source),
         prefix=spec.output_prefix,
     )
     return Plan(recipe, maker, layout)

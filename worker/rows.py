@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -12,13 +12,16 @@ import jinja2
 
 from db.specs import JobSpec, SamplingSpec
 from engine.errors import EngineError
+from engine.format import Format
 from engine.request import FinishReason, Output, Request, SamplingParams
 from engine.tokenizer import Tokenizer
-from worker.recipes import Message, Recipe, Row, RowRefused
+from worker.formats import row_formats, value_of
+from worker.recipes import Answer, AnswerRefused, Message, Recipe, Row, RowRefused
 
 OnLong: TypeAlias = Literal["error", "truncate_head", "truncate_tail", "truncate_middle"]
 BROKEN = "\N{REPLACEMENT CHARACTER}"  # what decoding shows of a character that was cut in two
-ROW_CODES = {"request_too_long": "too_long"}  # engine error code -> row error code; any other is engine_error
+# Engine error code -> row error code; any other is engine_error.
+ROW_CODES = {"request_too_long": "too_long", "unsupported_format": "unsupported_format"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an output row says beside the kept columns. `values` has `output` and the recipe's own fields."""
+    """What an output row says beside the kept columns. `values` has `output`, `raw_output` and the recipe's own."""
 
     values: dict[str, object]
     finish_reason: str
@@ -47,15 +50,29 @@ def refused(error: RowRefused) -> Result:
 
 
 class RowMaker:
-    """Makes the requests and results of one job with one model. Sizes in tokens."""
+    """Makes the requests and results of one job with one model. Sizes in tokens.
+
+    `group` names the job to the engine, which drafts from what the same job has written before.
+    """
 
     def __init__(
-        self, spec: JobSpec, recipe: Recipe, tokenizer: Tokenizer, *, max_model_len: int, max_prompt_bytes: int
+        self,
+        spec: JobSpec,
+        recipe: Recipe,
+        tokenizer: Tokenizer,
+        *,
+        max_model_len: int,
+        max_prompt_bytes: int,
+        group: Hashable,
     ) -> None:
         self._recipe = recipe
         self._tokenizer = tokenizer
         self._sampling = sampling_params(spec.sampling, recipe.default_max_tokens)
         self._seed = spec.sampling.seed
+        self._group = group
+        self.formats = row_formats(spec)
+        self._forced = "verify" if spec.structure is None else spec.structure.forced
+        self._keep_raw = spec.structure is not None and spec.structure.keep_raw
         self._on_long: OnLong = spec.on_long
         self._max_prompt_bytes = max_prompt_bytes
         answer = max(map(len, recipe.choices)) if recipe.choices else self._sampling.max_tokens
@@ -72,15 +89,16 @@ class RowMaker:
     def request(self, index: int, row: Row) -> tuple[Request, int]:
         """The request of the job's row `index`, and how many tokens `on_long` cut. Raises RowRefused."""
         prompt = self.prompt(row, self.text(row))
-        return self.ask(index, prompt.tokens), prompt.truncated_tokens
+        format = None if self.formats is None else self.formats.of(row)
+        return self.ask(index, prompt.tokens, format), prompt.truncated_tokens
 
-    def ask(self, index: int, tokens: tuple[int, ...]) -> Request:
+    def ask(self, index: int, tokens: tuple[int, ...], format: Format | None = None) -> Request:
         sampling = self._sampling
         if self._seed is not None and not sampling.greedy:
             # One seed for all rows would give them all the same stream of random numbers.
             digest = hashlib.blake2b(f"{self._seed}:{index}".encode(), digest_size=8).digest()
             sampling = replace(sampling, seed=int.from_bytes(digest) >> 1)
-        return Request(index, tokens, sampling, self._recipe.choices)
+        return Request(index, tokens, sampling, self._recipe.choices, format, self._forced, self._group)
 
     def prompt(self, row: Row, text: str) -> Prompt:
         """The prompt's tokens, cut as the job's `on_long` says. Raises RowRefused: too_long, invalid_messages."""
@@ -118,7 +136,8 @@ class RowMaker:
         except (jinja2.TemplateError, EngineError) as error:
             raise RowRefused("invalid_messages", f"the model's chat template refuses them: {error}") from error
 
-    def result(self, output: Output, truncated_tokens: int = 0) -> Result:
+    def result(self, output: Output, truncated_tokens: int = 0, format: Format | None = None) -> Result:
+        """What becomes of an output; `format` is the one that its request had."""
         counts = (output.num_prompt_tokens, output.num_cached_tokens, output.num_output_tokens, truncated_tokens)
         if output.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
             code = ROW_CODES.get(output.error_code or "", "engine_error")
@@ -127,8 +146,14 @@ class RowMaker:
         text = self._tokenizer.decode(output.tokens)
         if isinstance(output.stopped_by, str):
             text = text.partition(output.stopped_by)[0]
-        values = self._recipe.read(text, output.choice_logprobs)
-        return Result(values, output.finish_reason.value, None, *counts, self._logprobs(output))
+        raw: dict[str, object] = {"raw_output": text} if self._keep_raw else {}
+        reason, logprobs = output.finish_reason.value, self._logprobs(output)
+        try:
+            value = None if format is None else value_of(format, text, output.finish_reason)
+            values = self._recipe.read(Answer(text, value, output.choice_logprobs))
+        except AnswerRefused as refusal:
+            return Result(raw, reason, (refusal.code, refusal.message), *counts, logprobs)
+        return Result({**values, **raw}, reason, None, *counts, logprobs)
 
     def _logprobs(self, output: Output) -> str | None:
         """JSON: one object per generated token with its text, id and log-probability, and the most probable ones."""

@@ -70,14 +70,14 @@ def _work(process: Process, claim: Claim, tally: Tally, heart: Heartbeat) -> tup
 
     schema = datasets.inspect(resolve(claim.file, settings.roots)).schema
     with process.runner.use(claim.spec.model, stop) as model:
-        made = plan(claim.spec, model, settings, schema, claim.prepared)
+        made = plan(claim.spec, model, settings, schema, claim.prepared, claim.job_id)
         window = Window.of(settings.engine_max_sequences)
         return compute(folder, ShardWork(claim, made.layout, made.maker, model, window, stop, tally))
 
 
 def _done(process: Process, claim: Claim, part: PartFile, counts: Counts) -> None:
     with process.sessions.begin() as session:
-        finish = shards.finish(session, claim, progress=counts.progress, part=part)
+        finish = shards.finish(session, claim, progress=counts.progress, part=part, counters=dict(counts.engine))
     log.info("shard done" if finish.accepted else "shard was another's", rows=claim.num_rows)
 
 

@@ -17,9 +17,11 @@ import structlog
 
 from engine import Engine, EngineStats, LoadedModel
 from engine.errors import EngineError
-from engine.request import FinishReason, Output, Request
+from engine.format import Format
+from engine.request import Output, Request
 from engine.tokenizer import Tokenizer
-from worker.sources import POLL_SECONDS, EngineFailed, Source, Stop, Stopped
+from worker.counters import Counters, Meters, counters_of
+from worker.sources import POLL_SECONDS, EngineFailed, Source, Stop, Stopped, refusal
 from worker.turns import Ticket, Turns
 
 log = structlog.get_logger()
@@ -36,14 +38,22 @@ class OpenModel:
         self.tokenizer: Tokenizer = loaded.tokenizer
         self.max_model_len: int = loaded.engine.max_model_len
 
-    def run(self, requests: Iterator[Request | None], stop: Stop) -> Generator[Output, None, None]:
+    def check(self, format: Format) -> None:
+        """Raises UnsupportedFormat where the format cannot be enforced."""
+        self._loaded.grammars.check(format)
+
+    def counters(self, job: str) -> Counters:
+        """What the engine counted while the job's requests were in it, since the last call (see worker.counters)."""
+        return self._runner._counted(job)
+
+    def run(self, requests: Iterator[Request | None], stop: Stop, job: str) -> Generator[Output, None, None]:
         """The outputs of the requests, in the order they finish. Request ids must be distinct.
 
         `requests` is pulled from the calling thread, a few ahead of the engine. A None from it means "none at the
         moment": it is asked again after the next output, so there must be one to come. Closing the iterator aborts
         what is unfinished. Raises Stopped, EngineFailed, and what `requests` raises.
         """
-        with self._runner._source(self.name, self._loaded) as source:
+        with self._runner._source(self.name, self._loaded, job) as source:
             yield from source.run(requests, stop)
 
 
@@ -59,6 +69,7 @@ class Runner:
         self._orphans: list[tuple[int, Hashable]] = []  # requests in the engine whose task is gone
         self._loaded: tuple[str, LoadedModel] | None = None
         self._stats: EngineStats | None = None
+        self._meters = Meters()
         self._numbers = count()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -111,17 +122,23 @@ class Runner:
             raise ticket.refused
         return ticket.granted
 
+    def _counted(self, job: str) -> Counters:
+        with self._lock:
+            return self._meters.take(job, counters_of(self._stats))
+
     @contextlib.contextmanager
-    def _source(self, model: str, loaded: LoadedModel) -> Iterator[Source]:
+    def _source(self, model: str, loaded: LoadedModel, job: str) -> Iterator[Source]:
         source = Source(next(self._numbers), self._lock, self._wake, threading.Condition(self._lock))
         with self._lock:
             if self._loaded is None or self._loaded[1] is not loaded:
                 raise EngineFailed(model, RuntimeError("the model was dropped after an earlier failure"))
             self._sources.append(source)
+            self._meters.join(job, source.number, counters_of(self._stats))
         try:
             yield source
         finally:
             with self._lock:
+                self._meters.leave(job, source.number, counters_of(self._stats))
                 if source in self._sources:
                     self._sources.remove(source)
                     self._orphans += [(source.number, request_id) for request_id in source.in_engine]
@@ -186,10 +203,10 @@ class Runner:
             try:
                 engine.add(request)
             except EngineError as error:
-                self._deliver([_refusal(request, error)])
-        if not engine.idle:
-            self._deliver(engine.step())
-        self._stats = engine.stats()
+                self._deliver([refusal(request, error)])
+        outputs = [] if engine.idle else engine.step()
+        self._stats = engine.stats()  # first: who has its last output asks what was counted
+        self._deliver(outputs)
 
     def _next_request(self) -> Request | None:
         with self._lock:
@@ -213,6 +230,8 @@ class Runner:
         """Let the engine go, and tell every task that still has requests in it."""
         with self._lock:
             loaded, self._loaded = self._loaded, None
+            self._stats = None
+            self._meters.restart()
             for source in self._sources:
                 source.failure = failure
                 source.changed.notify()
@@ -223,9 +242,3 @@ class Runner:
                 loaded[1].engine.close()
             except Exception:
                 log.exception("engine did not close", model=loaded[0])
-
-
-def _refusal(request: Request, error: EngineError) -> Output:
-    """The output of a request that the engine would not take."""
-    size = len(request.prompt)
-    return Output(request.id, (), FinishReason.ERROR, size, 0, 0, error=str(error), error_code=error.code)

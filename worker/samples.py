@@ -66,11 +66,11 @@ def _in_files(dataset: Dataset, start: int, stop: int) -> Iterator[tuple[Path, i
         first += file.num_rows
 
 
-def score(texts: Sequence[str], plan: Plan, model: OpenModel, stop: Stop) -> list[tuple[float, ...]]:
+def score(texts: Sequence[str], plan: Plan, model: OpenModel, stop: Stop, job: str) -> list[tuple[float, ...]]:
     """The log-probabilities of the recipe's choices as the answer to each text."""
     requests = (plan.maker.ask(index, plan.maker.prompt({}, text).tokens) for index, text in enumerate(texts))
     answers: dict[object, tuple[float, ...]] = {}
-    for output in model.run(requests, stop):
+    for output in model.run(requests, stop, job):
         if output.choice_logprobs is None:
             raise ScoreFailed(output.error or f"the request ended as {output.finish_reason}")
         answers[output.id] = output.choice_logprobs

@@ -14,6 +14,7 @@ import pyarrow as pa
 from db import parquet
 from db.publish import digest, publish
 from db.shards import Claim, PartFile
+from engine.format import Format
 from engine.request import Output, Request
 from worker.cells import read_rows
 from worker.parts import Counts, PartWriter, Tally, part_name, read_counts, to_batch
@@ -42,6 +43,16 @@ class Chunk:
         assert self.results[offset] is None, f"row {offset} of a chunk is answered twice"
         self.results[offset] = result
         self.missing -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A row that the engine has, and what its answer needs to become a result."""
+
+    chunk: Chunk
+    offset: int
+    truncated_tokens: int
+    format: Format | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +94,17 @@ class ShardWork:
     stop: Stop
     tally: Tally
     _chunks: deque[Chunk] = field(default_factory=deque)  # open ones, in row order
-    _asked: dict[int, tuple[Chunk, int, int]] = field(default_factory=dict)  # row -> chunk, offset, truncated tokens
+    _asked: dict[int, Asked] = field(default_factory=dict)  # by row
 
     def write(self, sink: BinaryIO) -> None:
         """Compute the shard into `sink`. Raises Stopped, EngineFailed, InvalidDataset."""
         writer = PartWriter(sink, self.layout.schema)
         try:
-            with contextlib.closing(self.model.run(self._requests(writer), self.stop)) as outputs:
+            with contextlib.closing(self.model.run(self._requests(writer), self.stop, self.claim.job_id)) as outputs:
                 for output in outputs:
                     self._take(output)
                     self._flush(writer)
+            self.tally.engine = self.model.counters(self.claim.job_id)
             writer.finish(self.claim.job_id, self.claim.index, self.tally.counts)
         except BaseException:
             writer.abandon()
@@ -121,15 +133,15 @@ class ShardWork:
                 except RowRefused as error:
                     self._put(chunk, offset, refused(error))
                 else:
-                    self._asked[row_index] = (chunk, offset, truncated)
+                    self._asked[row_index] = Asked(chunk, offset, truncated, request.format)
                     yield request
                 row_index += 1
             self._flush(writer)
 
     def _take(self, output: Output) -> None:
         assert isinstance(output.id, int)  # the row index that the request was made with
-        chunk, offset, truncated = self._asked.pop(output.id)
-        self._put(chunk, offset, self.maker.result(output, truncated))
+        asked = self._asked.pop(output.id)
+        self._put(asked.chunk, asked.offset, self.maker.result(output, asked.truncated_tokens, asked.format))
 
     def _put(self, chunk: Chunk, offset: int, result: Result) -> None:
         chunk.put(offset, result)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TypeAlias
 
-from engine.request import Output, Request
+from engine.errors import EngineError
+from engine.request import FinishReason, Output, Request
 
 MAX_READY = 32  # requests made ahead of the engine, so that it need not wait for a tokenizer
 MAX_UNDELIVERED = 256  # outputs a slow task may leave lying; more, and its requests wait
@@ -121,3 +122,9 @@ class Source:
         self.in_engine.discard(request_id)
         self.outputs.append(replace(output, id=request_id))
         self.changed.notify()
+
+
+def refusal(request: Request, error: EngineError) -> Output:
+    """The output of a request that the engine would not take."""
+    size = len(request.prompt)
+    return Output(request.id, (), FinishReason.ERROR, size, 0, 0, error=str(error), error_code=error.code)

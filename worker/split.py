@@ -6,14 +6,14 @@ from typing import Any
 
 import structlog
 
-from db import datasets, jobs
+from db import columns, datasets, jobs
 from db.datasets import Dataset
 from db.errors import DomainError
 from db.files import resolve_input
 from db.models import Job
 from db.plans import plan_shards
 from db.shards import Beat
-from db.specs import Chat, Generate, JobSpec, Label, Summarize
+from db.specs import JobSpec
 from db.uris import resolve_output
 from engine.errors import EngineError
 from worker import samples
@@ -57,35 +57,30 @@ def _beat(process: Process, job_id: str) -> Beat:
 def _split(process: Process, job: Job, heart: Heartbeat) -> None:
     settings, spec = process.settings, JobSpec.model_validate(job.spec)
     dataset = datasets.inspect(resolve_input(spec.input, settings))
-    check_columns(spec, dataset)
+    for _, check in columns.input_checks(spec):  # as at submission: the files may be others by now
+        check(dataset)
     resolve_output(job.output_uri, settings.roots).mkdir(parents=True, exist_ok=True)
-    prepared = prepare(process, spec, dataset, job.num_rows, heart)
+    prepared = prepare(process, job, spec, dataset, heart)
     shards = plan_shards(dataset, spec.shard_rows or settings.shard_rows, spec.max_rows)
     with process.sessions.begin() as session:
         jobs.finish_split(session, job.id, prepared=prepared, shards=shards)
     log.info("job split", rows=job.num_rows)
 
 
-def prepare(process: Process, spec: JobSpec, dataset: Dataset, num_rows: int, heart: Heartbeat) -> dict[str, Any]:
-    """What the manifest and every shard must know of the model: its fingerprint, and what the recipe learns of it."""
+def prepare(process: Process, job: Job, spec: JobSpec, dataset: Dataset, heart: Heartbeat) -> dict[str, Any]:
+    """What the manifest and every shard must know of the model: its fingerprint, and what the recipe learns of it.
+
+    Raises EngineError also for the job's format, before the first row runs.
+    """
 
     def stop() -> bool:
         return process.drain.is_set() or heart.verdict is not Beat.OK
 
     with process.runner.use(spec.model, stop) as model:
-        made = plan(spec, model, process.settings, dataset.schema, {})
-        sample = samples.texts(dataset, num_rows, made)
-        learnt = made.recipe.prepare(sample, lambda texts: samples.score(texts, made, model, stop))
+        made = plan(spec, model, process.settings, dataset.schema, {}, job.id)
+        formats = made.maker.formats
+        if formats is not None and formats.fixed is not None:
+            model.check(formats.fixed)
+        sample = samples.texts(dataset, job.num_rows, made)
+        learnt = made.recipe.prepare(sample, lambda texts: samples.score(texts, made, model, stop, job.id))
         return {"model_fingerprint": model.fingerprint, **learnt}
-
-
-def check_columns(spec: JobSpec, dataset: Dataset) -> None:
-    """As at submission: the files may be others by now. Raises InvalidDataset."""
-    match spec.recipe:
-        case Chat(column=column):
-            datasets.check_messages(dataset, column)
-        case Generate(columns=columns):
-            datasets.check_columns(dataset, columns)
-        case Summarize(column=column) | Label(column=column):
-            datasets.check_text(dataset, column)
-    datasets.check_columns(dataset, spec.keep_columns or ())

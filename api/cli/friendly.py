@@ -17,7 +17,7 @@ from api.cli.run import Exit
 from api.embedded.children import ChildError
 from api.embedded.lock import HomeInUseError
 from api.embedded.stack import PortTakenError
-from api.schemas import Problem
+from api.problem import Problem
 from api.transport import ClientError, RequestRefused
 from db.errors import DomainError, ModelMissing
 

@@ -11,7 +11,8 @@ from rich.table import Table
 from api.cli import serving
 from api.cli.follow import duration, follow
 from api.cli.friendly import EPILOG, Url, console, friendly, out
-from api.cli.options import JobOptions, OptionError, job_request, with_job_options
+from api.cli.job_request import job_request
+from api.cli.options import JobOptions, OptionError, with_job_options
 from api.cli.run import exit_status, model_name, report
 from api.transport import RequestRefused
 from db.settings import Settings

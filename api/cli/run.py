@@ -11,7 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 from api.cli.follow import duration, follow
-from api.cli.options import JobOptions, OptionError, job_request
+from api.cli.job_request import job_request
+from api.cli.options import JobOptions, OptionError
 from api.cli.serving import Service, service
 from api.client import Client
 from api.schemas import JobRequest, JobView

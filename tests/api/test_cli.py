@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from api.cli import app
 from api.cli.demo import DemoRecipe, job_options, print_labels, print_rouge
 from api.cli.follow import Meter, Pace, describe, duration
-from api.cli.options import job_request
+from api.cli.job_request import job_request
 from api.schemas import JobView
 from db.session import connect
 

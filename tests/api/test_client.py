@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
+from pydantic import BaseModel
 
 from api import transport
 from api.client import Client
 from api.deps import Services
+from api.schemas import JobRequest
 from api.transport import DownloadCorrupt, RequestRefused, ServerUnreachable
+from db.formats import JsonSchemaFormat
 from db.models import JobStatus
+from db.specs import Extract
 from tests.api.ledger import finish, merge, split, summarize
 
 
@@ -55,6 +61,25 @@ def part(values: list[int]) -> bytes:
     sink = io.BytesIO()
     pq.write_table(pa.table({"id": values, "output": [str(v) for v in values]}), sink, write_page_checksum=True)
     return sink.getvalue()
+
+
+class Tweet(BaseModel):
+    mood: Literal["good", "bad"]
+    about: str | None = None
+
+
+@pytest.mark.parametrize("as_request", [False, True])
+def test_a_pydantic_model_is_a_schema(client: Client, tweets: Path, as_request: bool) -> None:
+    recipe: dict[str, Any] = {"kind": "extract", "json_schema": Tweet}
+    body: dict[str, Any] = {"input": str(tweets), "recipe": recipe}
+    job = client.submit(JobRequest(input=str(tweets), recipe=Extract(json_schema=Tweet)) if as_request else body)
+    assert isinstance(job.spec.recipe, Extract)
+    # Nulls inside a schema mean something, and its order is that of the columns.
+    assert json.dumps(job.spec.recipe.json_schema) == json.dumps(Tweet.model_json_schema())
+    assert recipe["json_schema"] is Tweet
+    format = {"type": "json_schema", "json_schema": Tweet}
+    job = client.submit({"input": str(tweets), "recipe": {"kind": "chat", "format": format}})
+    assert job.spec.structure == JsonSchemaFormat(json_schema=Tweet.model_json_schema())
 
 
 def test_a_job_from_upload_to_batches(client: Client, services: Services, tweets: Path, tmp_path: Path) -> None:

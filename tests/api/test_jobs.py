@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.deps import Services
+from db import jobs
 from db.dispatch import Wakeup
 from db.settings import Settings
 from tests.api.conftest import MemoryQueue
@@ -79,6 +82,13 @@ def test_the_same_key_gives_the_same_job(http: TestClient, tweets: Path, tmp_pat
     assert (answer.status_code, answer.json()["code"]) == (409, "idempotency_conflict")
 
 
+CHAT = {"kind": "chat"}
+
+
+def extract(**properties: Any) -> dict[str, Any]:
+    return {"kind": "extract", "json_schema": {"type": "object", "properties": properties}}
+
+
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("unknown field", {"colour": "red"}, "invalid_request", "colour"),
     ("unknown recipe", {"recipe": {"kind": "poem"}}, "invalid_request", "recipe"),
@@ -96,6 +106,25 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("no such kept column", {"keep_columns": ["body"]}, "no_column", "keep_columns"),
     ("kept twice", {"keep_columns": ["id", "id"]}, "invalid_job", "keep_columns"),
     ("collision", {"recipe": {"kind": "label", "labels": ["a", "b"]}}, "invalid_job", "output_prefix"),
+    ("collision with a property", {"recipe": extract(label={"type": "string"})}, "invalid_job", "output_prefix"),
+    ("property named as a column", {"recipe": extract(error={"type": "string"})}, "invalid_job", "recipe.json_schema"),
+    ("no columns in the schema", {"recipe": {"kind": "extract", "json_schema": {"type": "array"}}}, "invalid_job",
+     "recipe.json_schema"),
+    ("no schema", {"recipe": {"kind": "extract", "json_schema": {"type": "strin"}}}, "invalid_request",
+     "recipe.json_schema"),
+    ("two schemas", {"recipe": {"kind": "extract", "json_schema": {}, "schema_column": "text"}}, "invalid_request",
+     "recipe"),
+    ("schemas that are no text", {"recipe": {"kind": "extract", "schema_column": "id"}}, "wrong_type",
+     "recipe.schema_column"),
+    ("no column of schemas", {"recipe": {**CHAT, "format": {"type": "json_schema", "schema_column": "x"}}},
+     "no_column", "recipe.format.schema_column"),
+    ("pattern that may take long", {"recipe": {**CHAT, "format": {"type": "json_schema", "json_schema":
+     {"pattern": "(?!a)"}}}}, "invalid_request", "recipe.format.json_schema"),
+    ("unknown format", {"recipe": {**CHAT, "format": {"type": "xml"}}}, "invalid_request", "recipe.format"),
+    ("a format where none has a place", {"recipe": {"kind": "summarize", "format": {"type": "json_object"}}},
+     "invalid_request", "recipe.format"),
+    ("a stop beside a format", {"recipe": {**CHAT, "format": {"type": "json_object"}}, "sampling": {"stop": ["x"]}},
+     "invalid_request", "body"),
     ("sampling", {"sampling": {"top_p": 2}}, "invalid_request", "sampling.top_p"),
     ("input elsewhere", {"input": "/etc/passwd"}, "dataset_refused", "input"),
     ("input by http", {"input": "http://example.org/x.parquet"}, "dataset_refused", "input"),
@@ -120,6 +149,15 @@ def test_a_prefix_or_fewer_columns_cure_a_collision(http: TestClient, tweets: Pa
     recipe = {"kind": "label", "labels": ["a", "b"]}
     submit(http, summarize(tweets, recipe=recipe, output_prefix="model_"))
     submit(http, summarize(tweets, recipe=recipe, keep_columns=["id", "text"]))
+
+
+def test_a_schema_keeps_its_order(http: TestClient, tweets: Path) -> None:
+    """The order of properties is that of the columns and of the model's answer."""
+    recipe = extract(zebra={"type": "string"}, apple={"enum": ["x"]}, mango={"type": "integer"})
+    job = submit(http, summarize(tweets, recipe=recipe))
+    assert list(http.get(f"/v1/jobs/{job['id']}").json()["spec"]["recipe"]["json_schema"]["properties"]) == [
+        *("zebra", "apple", "mango")
+    ]
 
 
 def test_a_broken_file_is_named(http: TestClient, tweets: Path) -> None:
@@ -181,13 +219,28 @@ def test_live_counts(http: TestClient, tweets: Path, services: Services) -> None
         "total": 3, "done": 2, "succeeded": 1, "failed": 1, "shards_total": 2, "shards_done": 1,
     }  # fmt: skip
     assert job["tokens"] == {"prompt": 30, "cached": 10, "output": 6}
-    rate = 2 / job["elapsed_seconds"]
-    assert job["rates"] == pytest.approx({"rows_per_second": rate, "tokens_per_second": 18 * rate})
+    rate = job["rates"]["rows_per_second"]
+    assert job["rates"]["tokens_per_second"] == pytest.approx(18 * rate)
     assert job["eta_seconds"] == pytest.approx(1 / rate)
     finish(services, claims[1], b"part")
     merge(services, job_id)
     job = http.get(f"/v1/jobs/{job_id}").json()
     assert (job["status"], job["eta_seconds"], job["counts"]["done"]) == ("completed_with_errors", None, 3)
+
+
+def test_rates_leave_the_loading_of_the_model_out(http: TestClient, tweets: Path, services: Services) -> None:
+    job_id = submit(http, summarize(tweets))["id"]
+    finish(services, split(services, job_id, (3,))[0], b"part")
+    merge(services, job_id)
+    with services.sessions.begin() as session:
+        job = jobs.get(session, job_id)
+        assert job.finished_at is not None
+        job.started_at, job.running_at = job.finished_at - 60.0, job.finished_at - 6.0
+    view = http.get(f"/v1/jobs/{job_id}").json()
+    assert view["rates"] == pytest.approx({"rows_per_second": 0.5, "tokens_per_second": 6.0})
+    assert view["elapsed_seconds"] == pytest.approx(60.0)
+    times = [datetime.fromisoformat(view[name]) for name in ("started_at", "running_at", "finished_at")]
+    assert [round((after - before).total_seconds()) for before, after in pairwise(times)] == [54, 6]
 
 
 def test_cancel(http: TestClient, tweets: Path, services: Services) -> None:

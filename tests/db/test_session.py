@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from db.models import Base, Upload
-from db.session import connect, db_now, migrate
+from db.models import Base, Job, Upload
+from db.session import MIGRATIONS, connect, db_now, migrate
 
 
 def checks(engine: sqlalchemy.Engine) -> dict[str, list[tuple[str | None, str]]]:
@@ -30,13 +32,35 @@ def test_migrations_make_exactly_the_models(engine: sqlalchemy.Engine) -> None:
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_server_default": True})
         assert compare_metadata(context, Base.metadata) == []
-        assert context.get_current_revision() == "0001"
+        assert context.get_current_revision() == "0002"
     migrated = checks(engine)
     with engine.begin() as connection:
         Base.metadata.drop_all(connection)
         Base.metadata.create_all(connection)
     assert checks(engine) == migrated
     assert [name for name, _ in migrated["jobs"]] == ["jobstatus", "rows_add_up", "rows_not_negative"]
+
+
+def test_a_database_of_the_first_revision_is_brought_up_with_its_rows(database_url: str) -> None:
+    engine = connect(database_url)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        values = "'j', 'running', '{}', '/out', 5, 0, 0, 0, 0, 0, 0, 1.5, 2.5, 0, 1"
+        connection.execute(
+            text(
+                "INSERT INTO jobs (id, status, spec, output_uri, num_rows, shards_done, rows_succeeded, rows_failed, "
+                "prompt_tokens, cached_tokens, output_tokens, created_at, started_at, dispatched_at, attempts) "
+                f"VALUES ({values})"
+            )
+        )
+    migrate(engine)
+    with Session(engine) as session:
+        job = session.get_one(Job, "j")
+        assert (job.started_at, job.running_at, job.num_rows) == (2.5, None, 5)
+    engine.dispose()
 
 
 def test_migrating_twice_changes_nothing(engine: sqlalchemy.Engine) -> None:

@@ -23,6 +23,28 @@ def test_a_claim_carries_all_that_the_work_needs(sessions: Sessions) -> None:
     assert (held.status, held.owner, held.fence) == (ShardStatus.RUNNING, "host:1", 1)
 
 
+def test_the_first_claim_says_since_when_the_job_runs(sessions: Sessions) -> None:
+    ids = add_job(sessions, num_shards=2)
+    assert job(sessions).running_at is None
+    take(sessions, ids[0])
+    since = job(sessions).running_at
+    started = job(sessions).started_at
+    assert since is not None
+    assert started is not None
+    assert since >= started
+    take(sessions, ids[1])
+    assert job(sessions).running_at == since
+
+
+def test_a_done_shard_keeps_the_engines_counters(sessions: Sessions) -> None:
+    (shard_id,) = add_job(sessions)
+    taken = take(sessions, shard_id)
+    part = PartFile("part-00000.parquet", 1, "0" * 64)
+    with sessions.begin() as session:
+        shards.finish(session, taken, progress=Progress(10), part=part, counters={"steps": 7, "mask_seconds": 0.5})
+    assert shard(sessions, shard_id).counters == {"steps": 7, "mask_seconds": 0.5}
+
+
 def test_16_threads_claim_a_shard_and_one_gets_it(sessions: Sessions) -> None:
     (shard_id,) = add_job(sessions)
     claims = [c for c in together(16, lambda n: claim(sessions, shard_id, owner=f"w{n}")) if c is not None]

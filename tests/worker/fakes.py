@@ -1,5 +1,7 @@
 """A model of a few lines: bytes are its tokens, and it answers with the last message in capitals.
 
+Under a format it answers with the last message as it is, whether that fits or not. It cannot enforce `uniqueItems`.
+
 `build` is an engine factory (NIGHTMILL_ENGINE_FACTORY=tests.worker.fakes:build). The model's name says how it behaves:
 "fake", "fake:slow" (10 ms per step), "fake:small" (a context of 64 tokens), "fake:crash" (its third step fails),
 "fake:plain" (no chat template); any other name is missing.
@@ -10,11 +12,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from db.errors import ModelMissing
 from db.settings import Settings
-from engine.errors import RequestTooLong
+from engine import EngineStats
+from engine.drafter.acceptance import DraftStats
+from engine.errors import RequestTooLong, UnsupportedFormat
+from engine.format import Format
 from engine.request import FinishReason, Output, Request
 
 END = 256
@@ -45,7 +50,14 @@ def answer(request: Request) -> list[int]:
     """The text of the last message in capitals: the bytes between its markers, or the whole prompt without any."""
     marks = [place for place, token in enumerate(request.prompt) if token > END]
     start, stop = (marks[-2] + 1, marks[-1] - 1) if len(marks) > 1 else (0, len(request.prompt))
-    return list(bytes(request.prompt[start:stop]).upper())
+    text = bytes(request.prompt[start:stop])
+    return list(text if request.format is not None else text.upper())
+
+
+class FakeGrammars:
+    def check(self, format: Format) -> None:
+        if "uniqueItems" in format.text and not format.lenient:
+            raise UnsupportedFormat(format.kind, "uniqueItems", "Unimplemented keys")
 
 
 def scores(request: Request) -> tuple[float, ...]:
@@ -84,6 +96,8 @@ class FakeEngine:
     def add(self, request: Request) -> None:
         if len(request.prompt) + request.max_new_tokens > self.max_model_len:
             raise RequestTooLong(len(request.prompt) + request.max_new_tokens, self.max_model_len, "max_model_len")
+        if request.format is not None:
+            FakeGrammars().check(request.format)
         if self.keep_log:
             self.added.append(request.id)
         self.waiting.append(request)
@@ -107,8 +121,11 @@ class FakeEngine:
         self.running = [(request, left) for request, left in self.running if left]
         return [complete(request) for request in done]
 
-    def stats(self) -> None:
-        return None
+    def stats(self) -> EngineStats:
+        """One token forced per step, of two that were tried."""
+        drafts = (DraftStats("forced", proposed=2 * self.steps, accepted=self.steps, steps=self.steps),)
+        others = [f.name for f in fields(EngineStats) if f.name not in ("steps", "drafts")]
+        return EngineStats(steps=self.steps, drafts=drafts, **dict.fromkeys(others, 0))
 
     def close(self) -> None:
         self.closed = True
@@ -131,6 +148,7 @@ class FakeModel:
     engine: FakeEngine = field(default_factory=FakeEngine)
     tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)
     fingerprint: str = "f" * 16
+    grammars: FakeGrammars = field(default_factory=FakeGrammars)
 
 
 def build(name: str, settings: Settings) -> FakeModel:

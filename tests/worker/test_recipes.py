@@ -7,14 +7,18 @@ import math
 import pytest
 
 from db.errors import InvalidJob
-from db.specs import Chat, Example, Generate, Label, Summarize
+from db.specs import Chat, Example, Extract, Generate, Label, Summarize
 from tests.worker.fakes import END, FakeTokenizer
-from worker.recipes import Recipe, RowRefused, build
+from worker.recipes import Answer, AnswerRefused, Recipe, RowRefused, build
 from worker.recipes.label import label_tokens
 
 
-def made(spec: Summarize | Label | Generate | Chat, **prepared: object) -> Recipe:
+def made(spec: Summarize | Label | Generate | Chat | Extract, **prepared: object) -> Recipe:
     return build(spec, FakeTokenizer(), max_chars=100, prepared=prepared)
+
+
+def scored(*probabilities: float) -> Answer:
+    return Answer("", choice_logprobs=tuple(map(math.log, probabilities)))
 
 
 def refusal(recipe: Recipe, row: dict[str, object]) -> tuple[str, str]:
@@ -30,7 +34,7 @@ def test_summarize() -> None:
         {"role": "user", "content": "Long."},
     ]
     assert recipe.default_max_tokens == 96
-    assert recipe.read(" A summary.\n", None) == {"output": "A summary."}
+    assert recipe.read(Answer(" A summary.\n")) == {"output": "A summary."}
     assert refusal(recipe, {"text": None}) == ("null_text", "the column 'text' is null")
     assert refusal(recipe, {"text": " \n"}) == ("empty_text", "the column 'text' is empty")
 
@@ -100,14 +104,123 @@ def test_label_prompt() -> None:
 
 
 def test_label_without_calibration() -> None:
-    values = made(SENTIMENT).read("bad", (math.log(0.1), math.log(0.3)))
-    assert values == {"output": "bad", "label": "bad", "confidence": pytest.approx(0.75)}
+    values = made(SENTIMENT).read(scored(0.1, 0.3))
+    assert values == {"output": "bad", "label": "bad", "confidence": pytest.approx(0.75), "abstained": False}
 
 
 def test_label_divides_the_prior_out() -> None:
     """0.4 against a prior of 0.2 beats 0.6 against 0.8: 2 to 0.75."""
-    values = made(SENTIMENT, label_prior=[0.2, 0.8]).read("bad", (math.log(0.4), math.log(0.6)))
-    assert values == {"output": "good", "label": "good", "confidence": pytest.approx(2 / 2.75)}
+    values = made(SENTIMENT, label_prior=[0.2, 0.8]).read(scored(0.4, 0.6))
+    assert values == {
+        "output": "good",
+        "label": "good",
+        "confidence": pytest.approx(2 / 2.75),
+        "abstained": False,
+    }
+
+
+def test_label_probs() -> None:
+    recipe = made(SENTIMENT.model_copy(update={"label_probs": True}))
+    assert recipe.read(scored(0.1, 0.3))["label_probs"] == [
+        {"label": "good", "prob": pytest.approx(0.25)},
+        {"label": "bad", "prob": pytest.approx(0.75)},
+    ]
+
+
+def test_a_label_below_the_bar_is_no_label() -> None:
+    recipe = made(SENTIMENT.model_copy(update={"abstain_below": 0.76}))
+    expected = {"output": None, "label": None, "confidence": pytest.approx(0.75), "abstained": True}
+    assert recipe.read(scored(0.1, 0.3)) == expected
+    assert recipe.read(scored(0.1, 0.9))["label"] == "bad"
+
+
+TOPICS = Label(
+    labels=("sport", "money"),
+    multi_label=True,
+    label_probs=True,
+    examples=(Example(text="a match", label=("sport",)), Example(text="nothing", label=())),
+)
+
+
+def test_multi_label_prompt() -> None:
+    recipe = made(TOPICS)
+    assert recipe.messages({}, "a club for sale") == [
+        {
+            "role": "system",
+            "content": "Labels: sport, money. Read the text and say of a label whether it applies: answer with the "
+            "label, a colon, and yes or no.",
+        },
+        {"role": "user", "content": "Text: a match\nLabel:"},
+        {"role": "assistant", "content": "sport: yes\nmoney: no"},
+        {"role": "user", "content": "Text: nothing\nLabel:"},
+        {"role": "assistant", "content": "sport: no\nmoney: no"},
+        {"role": "user", "content": "Text: a club for sale\nLabel:"},
+    ]
+    assert recipe.choices == tuple(map(tuple, (b"sport: yes", b"sport: no", b"money: yes", b"money: no")))
+
+
+@pytest.mark.parametrize(
+    ("update", "labels"),
+    [({}, ["sport"]), ({"threshold": 0.1}, ["sport", "money"]), ({"threshold": 0.9}, [])],
+)
+def test_multi_label_asks_of_every_label_by_itself(update: dict[str, object], labels: list[str]) -> None:
+    """However little the model likes to say `sport` at all: it says yes three times as often as no."""
+    recipe = made(TOPICS.model_copy(update=update))
+    assert recipe.read(scored(0.003, 0.001, 0.1, 0.4)) == {
+        "output": str(labels).replace("'", '"'),
+        "labels": labels,
+        "label_probs": [
+            {"label": "sport", "prob": pytest.approx(0.75)},
+            {"label": "money", "prob": pytest.approx(0.2)},
+        ],
+    }
+
+
+def test_multi_label_calibration() -> None:
+    learnt = made(TOPICS).prepare([], lambda texts: [tuple(map(math.log, (0.3, 0.1, 0.2, 0.2)))] * len(texts))
+    assert learnt == {"label_log_odds": [pytest.approx(math.log(3)), 0.0], "label_prior_of": 3}
+    recipe = made(TOPICS, label_log_odds=[math.log(3), 0.0])
+    assert recipe.read(scored(0.3, 0.1, 0.9, 0.1))["label_probs"] == [
+        {"label": "sport", "prob": pytest.approx(0.5)},
+        {"label": "money", "prob": pytest.approx(0.9)},
+    ]
+    assert made(TOPICS.model_copy(update={"calibration": "none"})).prepare([], lambda texts: []) == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"threshold": 0.7}, "threshold means nothing without multi_label"),
+        ({"multi_label": True, "abstain_below": 0.7}, "abstain_below has no place beside multi_label"),
+        ({"examples": [{"text": "x", "label": ["a", "b"]}]}, "without multi_label an example has one label"),
+        ({"examples": [{"text": "x", "label": "c"}]}, "not among labels: c"),
+    ],
+)
+def test_label_options_that_contradict(values: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Label.model_validate({"labels": ["a", "b"], **values})
+
+
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
+
+
+def test_extract() -> None:
+    recipe = made(Extract(json_schema=PERSON))
+    words = "Read the text and answer with what it says, as JSON of this JSON Schema, and nothing else."
+    schema = '{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer"}}}'
+    assert recipe.messages({}, "t") == [
+        {"role": "system", "content": f"{words}\n{schema}"},
+        {"role": "user", "content": "t"},
+    ]
+    assert recipe.read(Answer('{"name":"Ä"}', {"name": "Ä"})) == {"output": '{"name":"Ä"}', "name": "Ä", "age": None}
+    with pytest.raises(AnswerRefused, match="age: 1000000000000000000000000000000 does not fit 64 bits"):
+        recipe.read(Answer("", {"age": 10**30}))
+
+
+def test_extract_with_a_schema_per_row() -> None:
+    recipe = made(Extract(schema_column="s", instruction="Do."))
+    assert recipe.messages({"s": "{}"}, "t")[0] == {"role": "system", "content": "Do.\n{}"}
+    assert recipe.read(Answer('{"a":1}', {"a": 1})) == {"output": '{"a":1}'}
 
 
 def test_a_label_that_begins_another_ends_with_the_end() -> None:

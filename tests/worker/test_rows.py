@@ -20,7 +20,7 @@ def maker(max_model_len: int = 100, max_prompt_bytes: int = 1000, **spec: object
     job = JobSpec.model_validate({"input": "in", "recipe": ECHO, "model": "fake", **spec})
     tokenizer = FakeTokenizer()
     recipe = build(job.recipe, tokenizer, max_chars=10_000)
-    return RowMaker(job, recipe, tokenizer, max_model_len=max_model_len, max_prompt_bytes=max_prompt_bytes)
+    return RowMaker(job, recipe, tokenizer, max_model_len=max_model_len, max_prompt_bytes=max_prompt_bytes, group="job")
 
 
 def refusal(made: RowMaker, text: str | None) -> tuple[str, str]:

@@ -75,14 +75,14 @@ def runner(loader: Loader) -> Iterator[Runner]:
 def test_every_request_is_answered_once(runner: Runner) -> None:
     with runner.use("m", never) as model:
         assert (model.name, model.fingerprint, model.max_model_len) == ("m", "f" * 16, 4096)
-        outputs = list(model.run(requests(500), never))
+        outputs = list(model.run(requests(500), never, "job"))
     assert len(outputs) == 500
     assert texts(outputs) == expected(500)
 
 
 def test_no_requests(runner: Runner) -> None:
     with runner.use("m", never) as model:
-        assert list(model.run(iter(()), never)) == []
+        assert list(model.run(iter(()), never, "job")) == []
 
 
 def test_equal_ids_of_two_tasks_do_not_meet(runner: Runner) -> None:
@@ -90,7 +90,9 @@ def test_equal_ids_of_two_tasks_do_not_meet(runner: Runner) -> None:
 
     def task(number: int) -> None:
         with runner.use("m", never) as model:
-            got[number] = texts(model.run((Request(i, tuple(b"%d-%d" % (number, i))) for i in range(100)), never))
+            got[number] = texts(
+                model.run((Request(i, tuple(b"%d-%d" % (number, i))) for i in range(100)), never, "job")
+            )
 
     threads = [threading.Thread(target=task, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -106,7 +108,7 @@ def test_tasks_take_turns(runner: Runner, loader: Loader) -> None:
         engine = loader.last
         gate = threading.Event()
         engine.step = lambda step=engine.step: (gate.wait(), step())[1]  # type: ignore[method-assign,func-returns-value,misc]
-        first, second = model.run(requests(100), never), model.run(requests(100), never)
+        first, second = model.run(requests(100), never, "job"), model.run(requests(100), never, "job")
         threads = [threading.Thread(target=next, args=(source,)) for source in (first, second)]
         for thread in threads:
             thread.start()
@@ -131,7 +133,7 @@ def test_requests_are_pulled_only_as_the_engine_has_room(runner: Runner, loader:
             yield request
 
     with runner.use("m", never) as model:
-        outputs = model.run(counted(), never)
+        outputs = model.run(counted(), never, "job")
         taken = [next(outputs) for _ in range(50)]
         # What the engine and both buffers hold, and no more, although nobody has looked for a while.
         wait_until(lambda: loader.last.idle)
@@ -143,7 +145,7 @@ def test_requests_are_pulled_only_as_the_engine_has_room(runner: Runner, loader:
 def test_a_slow_task_is_not_pulled_further(runner: Runner, loader: Loader) -> None:
     with runner.use("m", never) as model:
         engine = loader.last
-        outputs = model.run(requests(10_000), never)
+        outputs = model.run(requests(10_000), never, "job")
         for _ in range(1000):
             next(outputs)
         wait_until(lambda: engine.idle)
@@ -167,7 +169,7 @@ def test_a_pause_is_asked_again_after_an_output(runner: Runner) -> None:
 
     with runner.use("m", never) as model:
         seen = []
-        for output in model.run(careful(), never):
+        for output in model.run(careful(), never, "job"):
             open_now -= 1
             seen.append(output.id)
     assert sorted(seen) == list(range(40))
@@ -177,13 +179,13 @@ def test_a_pause_is_asked_again_after_an_output(runner: Runner) -> None:
 def test_closing_aborts_what_is_in_the_engine(runner: Runner, loader: Loader) -> None:
     loader.engine = {"step_seconds": 0.001}
     with runner.use("m", never) as model:
-        outputs = model.run(requests(100), never)
+        outputs = model.run(requests(100), never, "job")
         next(outputs)
         outputs.close()
         engine = loader.last
         wait_until(lambda: engine.idle and bool(engine.aborted))
         assert set(engine.aborted) <= set(engine.added)
-        assert texts(model.run(requests(3), never)) == expected(3)
+        assert texts(model.run(requests(3), never, "job")) == expected(3)
 
 
 def test_an_error_of_the_requests_reaches_their_task_alone(runner: Runner) -> None:
@@ -193,14 +195,14 @@ def test_an_error_of_the_requests_reaches_their_task_alone(runner: Runner) -> No
 
     with runner.use("m", never) as model:
         with pytest.raises(LookupError, match="no more rows"):
-            list(model.run(broken(), never))
-        assert texts(model.run(requests(3), never)) == expected(3)
+            list(model.run(broken(), never, "job"))
+        assert texts(model.run(requests(3), never, "job")) == expected(3)
 
 
 def test_stop(runner: Runner, loader: Loader) -> None:
     stop = threading.Event()
     with runner.use("m", never) as model:
-        outputs = model.run(requests(10_000), stop.is_set)
+        outputs = model.run(requests(10_000), stop.is_set, "job")
         next(outputs)
         stop.set()
         with pytest.raises(Stopped):
@@ -221,7 +223,7 @@ def test_stop_while_waiting_for_a_model(runner: Runner) -> None:
 def test_a_request_the_engine_refuses_is_an_output(runner: Runner, loader: Loader) -> None:
     loader.engine = {"max_model_len": 300}
     with runner.use("m", never) as model:
-        (output,) = model.run(iter([Request(7, (1,) * 100)]), never)
+        (output,) = model.run(iter([Request(7, (1,) * 100)]), never, "job")
     assert (output.id, output.finish_reason, output.num_prompt_tokens) == (7, FinishReason.ERROR, 100)
     assert output.error_code == "request_too_long"
     assert output.error == "356 tokens (prompt and output) exceed max_model_len of 300"
@@ -231,14 +233,14 @@ def test_a_broken_engine_fails_its_tasks_and_is_built_anew(runner: Runner, loade
     loader.engine = {"crash_at": 3}
     with runner.use("m", never) as model:
         with pytest.raises(EngineFailed) as caught:
-            list(model.run(requests(100), never))
+            list(model.run(requests(100), never, "job"))
         assert str(caught.value) == "the engine of model 'm' failed: RuntimeError: the fake engine broke"
         with pytest.raises(EngineFailed):
-            list(model.run(requests(1), never))
+            list(model.run(requests(1), never, "job"))
     assert loader.last.closed
     loader.engine = {}
     with runner.use("m", never) as model:
-        assert texts(model.run(requests(3), never)) == expected(3)
+        assert texts(model.run(requests(3), never, "job")) == expected(3)
     assert loader.names == ["m", "m"]
 
 
@@ -286,7 +288,7 @@ def test_models_take_turns_in_order_of_arrival(runner: Runner, loader: Loader) -
 def test_close_fails_the_tasks_inside(loader: Loader) -> None:
     runner = Runner(loader)  # type: ignore[arg-type]
     with runner.use("m", never) as model:
-        outputs = model.run(requests(100_000), never)
+        outputs = model.run(requests(100_000), never, "job")
         next(outputs)
         runner.close()
         with pytest.raises(EngineFailed, match="the worker is closing"):

@@ -60,7 +60,7 @@ def attempt(
 ) -> tuple[object, object]:
     schema = datasets.inspect(Path(claim.file)).schema
     with runner.use("fake", never) as model:
-        made = plan(claim.spec, model, Settings(), schema, {})
+        made = plan(claim.spec, model, Settings(), schema, {}, claim.job_id)
         return compute(folder, ShardWork(claim, made.layout, made.maker, model, Window(window), stop, Tally()))  # type: ignore[arg-type]
 
 
@@ -200,7 +200,8 @@ def test_adoption(runner: Runner, tmp_path: Path) -> None:
     assert adopt(folder, claim) is None
     made = attempt(runner, folder, claim)
     assert adopt(folder, claim) == made
-    assert made[1] == shards.Counts(Progress(2, 1, 8, 0, 2), {"template_error": 1})
+    assert (made[1].progress, made[1].errors) == (Progress(2, 1, 8, 0, 2), {"template_error": 1})
+    assert made[1].engine["steps"] > 0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,29 +17,11 @@ from sqlalchemy import select, update
 from db import jobs
 from db.dispatch import Wakeup
 from db.models import JobStatus, Shard, ShardStatus
-from db.settings import Settings
 from db.shards import Beat
 from db.workers import workers
 from tests.worker.factories import ECHO, Office, spec_of, write_texts
 from worker.rows import RowMaker
 from worker.sweep import sweep
-
-
-@pytest.fixture
-def office(database_url: str, tmp_path: Path) -> Iterator[Office]:
-    settings = Settings(
-        home=tmp_path / "home",
-        data_roots=(tmp_path,),
-        database_url=database_url,
-        shard_rows=100,
-        shard_window=2,
-        lease_seconds=0.6,
-        redispatch_seconds=60.0,
-        max_attempts=2,
-    )
-    made = Office(settings)
-    yield made
-    made.close()
 
 
 def shards_of(office: Office) -> list[Shard]:
@@ -77,8 +58,8 @@ def test_manifest(office: Office, tmp_path: Path) -> None:
     assert office.job().status is JobStatus.COMPLETED_WITH_ERRORS
     manifest = json.loads((out / "_manifest.json").read_text())
     assert list(manifest) == [
-        *("format", "job", "complete", "created_at", "started_at", "finished_at", "model", "sampling", "spec"),
-        *("prepared", "rows", "errors", "tokens", "schema", "files"),
+        *("format", "job", "complete", "created_at", "started_at", "running_at", "finished_at"),
+        *("model", "sampling", "spec", "prepared", "rows", "errors", "tokens", "engine", "schema", "files"),
     ]
     assert manifest["format"] == "nightmill/1"
     assert manifest["complete"] is True
@@ -89,6 +70,19 @@ def test_manifest(office: Office, tmp_path: Path) -> None:
     assert manifest["rows"] == {"input": 5, "succeeded": 3, "failed": 2}
     assert manifest["errors"] == {"empty_text": 1, "template_error": 1}
     assert manifest["tokens"] == {"prompt": 12, "cached": 0, "output": 3}
+    with office.sessions.begin() as session:
+        steps = [shard.counters["steps"] for shard in session.scalars(select(Shard)) if shard.counters]
+    assert sum(steps) > 0
+    assert manifest["engine"]["steps"] == sum(steps)
+    assert manifest["engine"]["drafts"] == {
+        "forced": {
+            "proposed": 2 * sum(steps),
+            "accepted": sum(steps),
+            "steps": sum(steps),
+            "acceptance_rate": 0.5,
+            "tokens_per_step": 1.0,
+        }
+    }
     assert manifest["schema"][:2] == [
         {"name": "id", "type": "int64", "nullable": True},
         {"name": "output", "type": "large_string", "nullable": True},
@@ -101,7 +95,7 @@ def test_manifest(office: Office, tmp_path: Path) -> None:
     for file in manifest["files"]:
         data = (out / file["name"]).read_bytes()
         assert (file["bytes"], file["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
-    times = [manifest[name] for name in ("created_at", "started_at", "finished_at")]
+    times = [manifest[name] for name in ("created_at", "started_at", "running_at", "finished_at")]
     assert times == sorted(times)
 
 
@@ -211,8 +205,8 @@ def test_a_column_that_would_come_twice(office: Office, tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a"], "output": ["b"]}), tmp_path / "in.parquet")
     office.submit(spec_of(tmp_path / "in.parquet"), tmp_path / "out")
     office.work()
-    reason = "the input has a column 'output' already; set output_prefix, or leave it out of keep_columns"
-    assert office.job().error_message == f"keep_columns: {reason}"
+    reason = "output_prefix: the input has columns that the job would add: 'output'; give an output_prefix"
+    assert str(office.job().error_message).startswith(reason)
 
 
 def test_an_input_that_changed_since_the_submission(office: Office, tmp_path: Path) -> None:

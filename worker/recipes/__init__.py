@@ -8,12 +8,14 @@ from typing import assert_never
 from db import specs
 from engine.tokenizer import Tokenizer
 from worker.recipes.chat import ChatRecipe
+from worker.recipes.extract import ExtractRecipe
 from worker.recipes.generate import GenerateRecipe
 from worker.recipes.label import LabelRecipe
-from worker.recipes.recipe import Message, Recipe, Row, RowRefused, Score
+from worker.recipes.multi_label import MultiLabelRecipe
+from worker.recipes.recipe import Answer, AnswerRefused, Message, Recipe, Row, RowRefused, Score
 from worker.recipes.summarize import SummarizeRecipe
 
-__all__ = ["Message", "Recipe", "Row", "RowRefused", "Score", "build"]
+__all__ = ["Answer", "AnswerRefused", "Message", "Recipe", "Row", "RowRefused", "Score", "build"]
 
 
 def build(
@@ -24,11 +26,13 @@ def build(
     match spec:
         case specs.Summarize():
             return SummarizeRecipe(spec)
-        case specs.Label():
-            return LabelRecipe(spec, tokenizer, prepared or {})
+        case specs.Label(multi_label=many):
+            return (MultiLabelRecipe if many else LabelRecipe)(spec, tokenizer, prepared or {})
         case specs.Generate():
             return GenerateRecipe(spec, max_chars)
         case specs.Chat():
             return ChatRecipe(spec)
+        case specs.Extract():
+            return ExtractRecipe(spec)
         case _:
             assert_never(spec)

@@ -13,14 +13,12 @@ The mean is the geometric one: it shifts the scores themselves, and a few over-c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-
-import pyarrow as pa
+from collections.abc import Callable, Mapping, Sequence
 
 from db.errors import InvalidJob
-from db.specs import Label
+from db.specs import Example, Label
 from engine.tokenizer import Tokenizer
-from worker.recipes.recipe import Message, Row, Score, text_of
+from worker.recipes.recipe import Answer, Message, Row, Score, text_of
 
 # The words of the prompt, in one place. Examples follow the system text as turns of their own. Seen with SmolLM2-135M
 # on 400 tweets: 0.80 with these words, before any calibration; other orders and wordings gave 0.52 to 0.80.
@@ -38,50 +36,69 @@ LEAST_PRIOR = 1e-6
 
 
 class LabelRecipe:
-    fields = (pa.field("label", pa.string()), pa.field("confidence", pa.float64()))
     default_max_tokens = 1  # not read: with choices the engine's limit is the longest choice
 
     def __init__(self, spec: Label, tokenizer: Tokenizer, prepared: Mapping[str, object]) -> None:
         self._spec = spec
-        self._head = self._few_shot(spec)
+        self._head = few_shot(spec, SYSTEM, lambda example: example.labels[0])
         self.choices = label_tokens(spec.labels, tokenizer)
         prior = prepared.get("label_prior")
         self._log_prior = [math.log(max(p, LEAST_PRIOR)) for p in prior] if isinstance(prior, list) else None
         self.sample_rows = BATCH_ROWS if spec.calibration == "batch" else 0
 
-    @staticmethod
-    def _few_shot(spec: Label) -> tuple[Message, ...]:
-        descriptions = "".join(
-            DESCRIPTION.format(label=k, description=v.rstrip(". ")) for k, v in spec.descriptions.items()
-        )
-        system = SYSTEM.format(labels=", ".join(spec.labels), descriptions=descriptions)
-        turns: list[Message] = [{"role": "system", "content": spec.instruction or system}]
-        for example in spec.examples:
-            turns += [_ask(example.text), {"role": "assistant", "content": example.label}]
-        return tuple(turns)
-
     def text(self, row: Row) -> str:
         return text_of(row, self._spec.column)
 
     def messages(self, row: Row, text: str) -> list[Message]:
-        return [*self._head, _ask(text)]
+        return [*self._head, ask(text)]
 
-    def read(self, text: str, choice_logprobs: tuple[float, ...] | None) -> dict[str, object]:
-        assert choice_logprobs is not None, "a request with choices is answered with their log-probabilities"
-        prior = self._log_prior or [0.0] * len(choice_logprobs)
-        probabilities = softmax([score - bias for score, bias in zip(choice_logprobs, prior, strict=True)])
+    def read(self, answer: Answer) -> dict[str, object]:
+        scores = answer.choice_logprobs
+        assert scores is not None, "a request with choices is answered with their log-probabilities"
+        prior = self._log_prior or [0.0] * len(scores)
+        probabilities = softmax([score - bias for score, bias in zip(scores, prior, strict=True)])
         best = max(range(len(probabilities)), key=probabilities.__getitem__)
-        label = self._spec.labels[best]
-        return {"output": label, "label": label, "confidence": probabilities[best]}
+        abstained = probabilities[best] < (self._spec.abstain_below or 0.0)
+        label = None if abstained else self._spec.labels[best]
+        values = {"output": label, "label": label, "confidence": probabilities[best], "abstained": abstained}
+        return {**values, **by_label(self._spec, probabilities)}
 
     def prepare(self, sample: Sequence[str], score: Score) -> dict[str, object]:
         """The prior over the labels: {"label_prior": probabilities, "label_prior_of": number of texts}, or {}."""
         if self._spec.calibration == "none":
             return {}
-        enough = self._spec.calibration == "batch" and len(sample) >= LEAST_BATCH_ROWS
-        answers = [log_softmax(scores) for scores in score(sample if enough else CONTENT_FREE)]
+        answers = [log_softmax(scores) for scores in score(prior_texts(self._spec, sample))]
         prior = softmax([sum(column) / len(answers) for column in zip(*answers, strict=True)])
         return {"label_prior": prior, "label_prior_of": len(answers)}
+
+
+def few_shot(spec: Label, system: str, answer: Callable[[Example], str]) -> tuple[Message, ...]:
+    """What stands before a row's own text: the system text, and the examples as turns."""
+    descriptions = "".join(
+        DESCRIPTION.format(label=label, description=text.rstrip(". ")) for label, text in spec.descriptions.items()
+    )
+    words = spec.instruction or system.format(labels=", ".join(spec.labels), descriptions=descriptions)
+    turns: list[Message] = [{"role": "system", "content": words}]
+    for example in spec.examples:
+        turns += [ask(example.text), {"role": "assistant", "content": answer(example)}]
+    return tuple(turns)
+
+
+def ask(text: str) -> Message:
+    return {"role": "user", "content": TEXT.format(text=text)}
+
+
+def prior_texts(spec: Label, sample: Sequence[str]) -> Sequence[str]:
+    """The texts whose mean answer is the prior."""
+    return sample if spec.calibration == "batch" and len(sample) >= LEAST_BATCH_ROWS else CONTENT_FREE
+
+
+def by_label(spec: Label, probabilities: Sequence[float]) -> dict[str, object]:
+    """The cell of the column `label_probs`, where the job asks for it."""
+    if not spec.label_probs:
+        return {}
+    pairs = zip(spec.labels, probabilities, strict=True)
+    return {"label_probs": [{"label": label, "prob": probability} for label, probability in pairs]}
 
 
 def label_tokens(labels: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
@@ -117,10 +134,6 @@ def end_of_answer(tokenizer: Tokenizer) -> int:
         if ends:
             return ends[-1]
     return min(tokenizer.eos_token_ids)
-
-
-def _ask(text: str) -> Message:
-    return {"role": "user", "content": TEXT.format(text=text)}
 
 
 def log_softmax(scores: Sequence[float]) -> list[float]:

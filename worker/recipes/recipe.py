@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
-
-import pyarrow as pa
 
 Message: TypeAlias = Mapping[str, str]
 Row: TypeAlias = Mapping[str, object]
@@ -17,13 +16,35 @@ class RowRefused(Exception):
     """A row that cannot become a request.
 
     `code` is what the output row's `error` says: null_text, empty_text, invalid_utf8, text_too_large, too_long,
-    invalid_messages, template_error. Rows that the engine fails have too_long or engine_error.
+    invalid_messages, template_error, invalid_schema. Rows that the engine fails have too_long, unsupported_format or
+    engine_error.
     """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+
+
+class AnswerRefused(Exception):
+    """A finished answer that is none: cut by the token limit, or not what its format or its columns can hold.
+
+    `code` is what the output row's `error` says: truncated_json, truncated_output, invalid_output.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the model answered: the text; the value it stands for, where the job has a format; scores of choices."""
+
+    text: str
+    value: Any = None
+    choice_logprobs: tuple[float, ...] | None = None
 
 
 class Recipe(Protocol):
@@ -37,18 +58,14 @@ class Recipe(Protocol):
     def choices(self) -> tuple[tuple[int, ...], ...]:
         """Token sequences the answer must be one of; empty where it is free text."""
 
-    @property
-    def fields(self) -> tuple[pa.Field[Any], ...]:
-        """Columns beside `output` that `read` fills."""
-
     def text(self, row: Row) -> str:
         """The row's own part of the prompt: what `on_long` may cut. Raises RowRefused."""
 
     def messages(self, row: Row, text: str) -> Sequence[Message]:
         """The conversation to complete, with `text` standing for `self.text(row)`."""
 
-    def read(self, text: str, choice_logprobs: tuple[float, ...] | None) -> dict[str, object]:
-        """The values of `output` and of `fields` for an answer."""
+    def read(self, answer: Answer) -> dict[str, object]:
+        """The values of `output` and of the recipe's own columns (db.columns) for an answer. Raises AnswerRefused."""
 
     @property
     def sample_rows(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from db.specs import Summarize
 from worker.recipes.free_text import FreeText
-from worker.recipes.recipe import Message, Row, text_of
+from worker.recipes.recipe import Answer, Message, Row, text_of
 
 INSTRUCTION = "Summarize the text in at most {max_words} words. Write the summary only."
 TOKENS_PER_WORD = 1.6  # English in vocabularies of 32k to 150k takes 1.2 to 1.5; the rest is room to end the sentence
@@ -22,5 +22,5 @@ class SummarizeRecipe(FreeText):
     def messages(self, row: Row, text: str) -> list[Message]:
         return [{"role": "system", "content": self._instruction}, {"role": "user", "content": text}]
 
-    def read(self, text: str, choice_logprobs: tuple[float, ...] | None) -> dict[str, object]:
-        return {"output": text.strip()}
+    def read(self, answer: Answer) -> dict[str, object]:
+        return {"output": answer.text.strip()}
