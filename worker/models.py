@@ -17,6 +17,8 @@ def load_model(name: str, settings: Settings) -> LoadedModel:
         return cast(LoadedModel, getattr(importlib.import_module(module), function)(name, settings))
     config = EngineConfig(
         dtype=settings.engine_dtype,
+        kv_dtype=settings.engine_kv_dtype,
+        speculation=settings.engine_speculation,
         block_size=settings.engine_block_size,
         cache_bytes=settings.engine_cache_bytes,
         max_model_len=settings.engine_max_model_len,
