@@ -1,0 +1,54 @@
+"""docs/recipes.md says what there is: every recipe, format, option and column, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from db.columns import added_fields
+from db.formats import FormatOptions, OutputFormat
+from db.specs import JobSpec, Recipe
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "recipes.md").read_text()
+KINDS = {kind.model_fields["kind"].default: kind for kind in get_args(get_args(Recipe)[0])}
+FORMATS = {format.model_fields["type"].default: format for format in get_args(get_args(OutputFormat)[0])}
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
+
+
+def test_every_recipe_has_its_section() -> None:
+    assert list(SECTIONS) == ["summarize", "label", "generate", "chat", "extract", "Formats", "Error rows"]
+    assert set(KINDS) == set(list(SECTIONS)[:5])
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_option_is_told(kind: str) -> None:
+    # What a recipe shares with all formats stands there; the columns of a template are the service's to fill in.
+    fields = set(KINDS[kind].model_fields) - {"kind", "columns"} - set(FormatOptions.model_fields)
+    told = SECTIONS[kind] + SECTIONS["Formats"] * issubclass(KINDS[kind], FormatOptions)
+    assert sorted(name for name in fields if f"`{name}`" not in told) == []
+
+
+def test_every_format_is_told() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", SECTIONS["Formats"], re.MULTILINE) == list(FORMATS)
+    fields = {name for format in FORMATS.values() for name in format.model_fields} - {"type"}
+    assert sorted(name for name in fields if f"`{name}`" not in SECTIONS["Formats"]) == []
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"kind": "label", "labels": ["a", "b"], "label_probs": True, "abstain_below": 0.5},
+        {"kind": "label", "labels": ["a", "b"], "label_probs": True, "multi_label": True},
+        {"kind": "chat", "format": {"type": "json_object", "keep_raw": True}},
+    ],
+)
+def test_every_column_is_told_with_its_type(recipe: dict[str, object]) -> None:
+    spec = JobSpec.model_validate({"input": "in", "model": "m", "recipe": recipe, "sampling": {"logprobs": 1}})
+    types = {"label_probs": "list<struct<label, prob>>", "error": "struct<code, message>", "labels": "list<string>"}
+    for field in added_fields(spec):
+        told = re.search(rf"^\| [^|]*`{field.name}`[^|]* \| ([^|]+) \|", TEXT, re.MULTILINE)
+        assert told is not None, field.name
+        assert told[1] == types.get(field.name, str(field.type)), field.name
