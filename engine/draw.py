@@ -46,6 +46,28 @@ def draw(logits: Tensor, sampling: Sequence[SamplingParams], uniforms: Tensor) -
     return tokens
 
 
+def distribution(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
+    """What `draw` draws from: probabilities [N, vocab] fp32 of each row of logits with its own parameters."""
+
+    def column(values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, device=logits.device)[:, None]
+
+    temperature = column([max(each.temperature, LOWEST_TEMPERATURE) for each in sampling])
+    probs = ((logits - logits.amax(-1, keepdim=True)) / temperature).softmax(-1)
+    weights, tokens = probs.sort(dim=-1, descending=True)
+    vocab = logits.shape[-1]
+    top_k = column([each.top_k if 0 < each.top_k < vocab else vocab for each in sampling])
+    kept = _nucleus(
+        weights, top_k, column([each.top_p for each in sampling]), column([each.min_p for each in sampling])
+    )
+    return torch.zeros_like(probs).scatter_(-1, tokens, kept / kept.sum(-1, keepdim=True))
+
+
+def pick(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """A token of each distribution [N, vocab], which need not be normalised, by a number in [0, 1) -> [N] int64."""
+    return _invert(probs, uniforms)
+
+
 def _above(probs: Tensor, min_p: Tensor) -> Tensor:
     """probs [N, V] with what lies below min_p [N, 1] of the row's greatest set to 0."""
     return probs.masked_fill(probs < min_p * probs.amax(-1, keepdim=True), 0.0)

@@ -28,9 +28,14 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words])
     return x0, x1, x2, x3
 
 
-def uniform(seeds: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """One number in [0, 1) with 53 random bits for each (seed, position)."""
-    zero = np.zeros_like(positions)
-    high, low, _, _ = philox((positions & _LOW, positions >> _HALF, zero, zero), (seeds & _LOW, seeds >> _HALF))
+# What a number is for. Different streams are independent of one another.
+CHOICE, DRAFT, ACCEPTANCE, RESIDUAL = range(4)
+
+
+def uniform(seeds: NDArray[np.uint64], positions: NDArray[np.uint64], stream: int = CHOICE) -> NDArray[np.float64]:
+    """One number in [0, 1) with 53 random bits for each (seed, position), in a stream."""
+    streams = np.full_like(positions, stream)
+    counter = (positions & _LOW, positions >> _HALF, streams, np.zeros_like(positions))
+    high, low, _, _ = philox(counter, (seeds & _LOW, seeds >> _HALF))
     bits = (high << np.uint64(21)) | (low >> np.uint64(11))
     return bits.astype(np.float64) * 2.0**-53

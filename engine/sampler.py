@@ -2,7 +2,8 @@
 
 A draft token is accepted when it is the very token that would have been chosen there without a draft, so speculation
 changes no output, greedy or sampled: the choice at a position depends on the logits, the request's parameters and the
-uniform number of (seed, position) alone.
+uniform number of (seed, position) alone. The exception: tokens that a draft model drew at random, for a request
+without a seed of its own, are accepted or not by rejection sampling. That changes no distribution.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.batch import INVALID, NOTHING, Batch, Sampled
 from engine.draw import draw
-from engine.philox import uniform
+from engine.philox import ACCEPTANCE, RESIDUAL, uniform
+from engine.rejection import resolve
 from engine.request import TokenLogprobs
 from engine.sequence import Sequence
 
@@ -47,6 +50,9 @@ class Sampler:
         drawn = [row for row in generating if valid[row.line] and not row.sequence.request.sampling.greedy]
         tokens: list[int] = greedy.tolist()
         for row, token in zip(drawn, _draw(logits, drawn), strict=True):
+            tokens[row.line] = token
+        contested = [row for row in drawn if _draft_chances(row) is not None]
+        for row, token in zip(contested, _resolve(logits, contested), strict=True):
             tokens[row.line] = token
         asking = [row for row in generating if valid[row.line] and row.sequence.logprobs is not None]
         logprobs = _logprobs(logits, asking, tokens)
@@ -148,6 +154,30 @@ def _draw(logits: Tensor, rows: list[Row]) -> list[int]:
     uniforms = torch.from_numpy(uniform(seeds, positions)).to(logits.device)
     chosen = logits[[row.line for row in rows]]
     tokens: list[int] = draw(chosen, [row.sequence.request.sampling for row in rows], uniforms).tolist()
+    return tokens
+
+
+def _draft_chances(row: Row) -> NDArray[np.float32] | None:
+    """What the draft token that a row verifies was drawn from; None where it is a plain guess, or there is none."""
+    chances = row.sequence.chances
+    return chances[row.offset] if row.offset < len(chances) else None
+
+
+def _resolve(logits: Tensor, rows: list[Row]) -> list[int]:
+    """Keep or replace the draft tokens of rows that were drawn at random."""
+    if not rows:
+        return []
+    seeds = np.array([row.sequence.seed for row in rows], np.uint64)
+    positions = np.array([len(row.sequence.tokens) + row.offset for row in rows], np.uint64)
+    acceptance, residual = (
+        torch.from_numpy(uniform(seeds, positions, stream)).to(logits.device) for stream in (ACCEPTANCE, RESIDUAL)
+    )
+    drafted = torch.tensor([row.sequence.draft[row.offset] for row in rows], device=logits.device)
+    tables = [table for row in rows if (table := _draft_chances(row)) is not None]
+    chances = torch.from_numpy(np.stack(tables)).to(logits.device)
+    sampling = [row.sequence.request.sampling for row in rows]
+    chosen = logits[[row.line for row in rows]]
+    tokens: list[int] = resolve(chosen, sampling, drafted, chances, acceptance, residual).tolist()
     return tokens
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.choices import Scoring
 from engine.grammar.grammar import Grammar
@@ -24,6 +28,7 @@ class Sequence:
 
     __slots__ = (
         "blocks",
+        "chances",
         "computed",
         "draft",
         "error",
@@ -62,6 +67,7 @@ class Sequence:
         self.num_prompt = len(self.tokens)
         self.draft: list[int] = []
         self.origins: list[int] = []  # where each token of a proposed draft comes from, as speculation counts them
+        self.chances: Items[NDArray[np.float32] | None] = ()  # of a proposed draft, see engine.drafter.Guess
         self.blocks = array("i")
         self.computed = 0
         self.num_sealed = 0  # leading blocks that the pool has published for reuse
@@ -113,23 +119,24 @@ class Sequence:
             return self.tokens[start:stop]
         return self.tokens[start:] + self.draft[max(start - own, 0) : stop - own]
 
-    def propose(self, tokens: Iterable[int], origins: Iterable[int]) -> None:
+    def propose(
+        self, tokens: Iterable[int], origins: Iterable[int], chances: Items[NDArray[np.float32] | None] = ()
+    ) -> None:
         """A draft, instead of the one before."""
         self.draft[:] = tokens
         self.origins[:] = origins
+        self.chances = chances
 
     def drop_proposal(self) -> None:
         """Give the draft up, unless it is a path of choices."""
         if self.scoring is None:
-            self.draft.clear()
-            self.origins.clear()
+            self.propose((), ())
 
     def append(self, tokens: Iterable[int]) -> None:
         """More of the output. Ends the draft: what was computed beyond the tokens accepted from it is void."""
         first = len(self.tokens)
         self.tokens.extend(tokens)
-        self.draft.clear()
-        self.origins.clear()
+        self.propose((), ())
         self.computed = min(self.computed, len(self.tokens) - 1)
         if self.history is not None:
             for token in self.tokens[first:]:

@@ -32,20 +32,26 @@ def add_bitmask_bias(logits: Tensor, rows: Tensor, mask: Tensor) -> None:
 def _touch_the_fewer(logits: np.ndarray, rows: list[int], mask: np.ndarray) -> None:
     """Row by row, in one thread: most masks allow nearly all tokens or nearly none, and the fewer are listed.
 
-    Three times as fast as arithmetic on all logits, and it does not take the cores from who fills the next masks.
+    Many times as fast as arithmetic on all logits, and it does not take the cores from who fills the next masks.
     """
-    vocab = logits.shape[1]
-    allowed = np.unpackbits(np.ascontiguousarray(mask).view(np.uint8), axis=1, bitorder="little")[:, :vocab]
-    counts = np.count_nonzero(allowed, axis=1).tolist()
-    for row, bits, count in zip(rows, allowed.view(bool), counts, strict=True):
+    for row, allowed in zip(rows, mask, strict=True):
         line = logits[row]
-        if 2 * count < vocab:
-            kept = np.flatnonzero(bits)
+        forbidden = ~allowed
+        if np.count_nonzero(allowed) < np.count_nonzero(forbidden):
+            kept = _tokens(allowed, len(line))
             values = line[kept]
             line.fill(-np.inf)
             line[kept] = values
         else:
-            line[np.flatnonzero(~bits)] = -np.inf
+            line[_tokens(forbidden, len(line))] = -np.inf
+
+
+def _tokens(words: np.ndarray, vocab: int) -> np.ndarray:
+    """The tokens whose bits are set in words [words] int32, below `vocab`."""
+    places = np.flatnonzero(words)
+    bits = np.flatnonzero(np.unpackbits(words[places].view(np.uint8), bitorder="little").view(bool))
+    tokens: np.ndarray = places[bits >> 5] * 32 + (bits & 31)
+    return tokens[tokens < vocab] if vocab % 32 else tokens
 
 
 @functools.cache

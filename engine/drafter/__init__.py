@@ -4,6 +4,7 @@ from engine.drafter.costs import StepCosts
 from engine.drafter.drafter import Context, Drafter, Guess
 from engine.drafter.forced import ForcedDrafter
 from engine.drafter.history import HistoryDrafter
+from engine.drafter.model import ModelDrafter
 from engine.drafter.prompt import PromptDrafter
 from engine.drafter.speculation import Speculation
 
@@ -13,6 +14,7 @@ __all__ = [
     "ForcedDrafter",
     "Guess",
     "HistoryDrafter",
+    "ModelDrafter",
     "PromptDrafter",
     "Speculation",
     "StepCosts",

@@ -6,18 +6,23 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.sequence import Sequence
 
 
 class Context:
     """A sequence that has settled a step, and the draft that is growing behind it."""
 
-    __slots__ = ("draft", "origins", "room", "sequence")
+    __slots__ = ("chances", "draft", "origins", "planned", "room", "sequence")
 
     def __init__(self, sequence: Sequence, room: int) -> None:
         self.sequence = sequence
         self.draft: list[int] = []
         self.origins: list[int] = []  # of each token of the draft, as Acceptance numbers them
+        self.chances: list[NDArray[np.float32] | None] = []  # of each, see Guess
+        self.planned = 0  # tokens that the draft was to have, where its last ones are random
         self.room = room  # how much longer the draft may grow
 
     def last(self, count: int) -> tuple[int, ...]:
@@ -29,10 +34,18 @@ class Context:
 
 
 class Guess(NamedTuple):
-    """Tokens that may follow a context. `kinds` says of each which of the drafter's kinds it is of."""
+    """Tokens that may follow a context. `kinds` says of each which of the drafter's kinds it is of.
+
+    Tokens that were drawn at random come with the distributions that they were drawn from, each [vocab], and are
+    verified by rejection sampling; any others with none, and are verified by what the model would have drawn itself.
+    Rejection sampling is exact only if a token's own value has no part in whether it is verified. So a random guess
+    says how many tokens it was to have, and what came out does not count when the verified ones are chosen.
+    """
 
     tokens: list[int]
     kinds: list[int]
+    chances: Items[NDArray[np.float32]] = ()
+    planned: int = 0  # of a random guess
 
 
 NONE = Guess([], [])

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Items
 from engine.drafter.acceptance import Acceptance, DraftStats
 from engine.drafter.budget import Load, choose
 from engine.drafter.costs import StepCosts
-from engine.drafter.drafter import Context, Drafter
+from engine.drafter.drafter import Context, Drafter, Guess
 from engine.sequence import Sequence
 
 ROUNDS = 6  # most guesses, one behind the other, in a draft
@@ -46,15 +46,13 @@ class Speculation:
         if self._costs is None:
             self._costs = self._measure()
         rates = self._acceptance.rates()
-        survivals = [
-            list(itertools.accumulate((rates[origin] for origin in context.origins), float.__mul__))
-            for context in contexts
-        ]
+        survivals = [_survivals(context, rates) for context in contexts]
         kept = [[chance for chance in draft if chance >= LEAST] for draft in survivals]
         counts = choose(kept, load, self._costs)
         for context, count in zip(contexts, counts, strict=True):
             if count:
-                context.sequence.propose(context.draft[:count], context.origins[:count])
+                chances = context.chances[:count] if context.planned else ()
+                context.sequence.propose(context.draft[:count], context.origins[:count], chances)
         self._rest(any(counts), load.rows)
 
     def settle(self, sequence: Sequence, verified: int, accepted: int) -> None:
@@ -81,7 +79,7 @@ class Speculation:
                     break
                 still: list[Context] = []
                 for context, guess in zip(waiting, drafter.guess(waiting), strict=True):
-                    taken = _extend(context, guess.tokens)
+                    taken = _extend(context, guess)
                     context.origins += self._acceptance.origins(i_drafter, guess.kinds[:taken])
                     (extended if taken else still).append(context)
                 waiting = still
@@ -100,14 +98,37 @@ class Speculation:
         self._rows = rows
 
 
-def _extend(context: Context, tokens: list[int]) -> int:
+def _extend(context: Context, guess: Guess) -> int:
     """Put a guess behind a draft, as far as there is room, the output goes on, and the grammar allows it. Returns how
     many tokens that is."""
     stop_ids = context.sequence.stop_ids
-    fitting = list(itertools.takewhile(lambda token: token not in stop_ids, tokens[: context.room]))
+    if guess.planned:
+        return _extend_randomly(context, guess)
+    fitting = list(itertools.takewhile(lambda token: token not in stop_ids, guess.tokens[: context.room]))
     grammar = context.sequence.grammar
     if grammar is not None and fitting:
         del fitting[grammar.accept(fitting) :]
     context.draft += fitting
+    context.chances += [None] * len(fitting)
     context.room -= len(fitting)
     return len(fitting)
+
+
+def _extend_randomly(context: Context, guess: Guess) -> int:
+    """Put a random guess behind a draft, whole, and nothing after it: what might follow depends on what was drawn."""
+    grammar = context.sequence.grammar
+    if grammar is not None:
+        accepted = grammar.accept(guess.tokens)
+        assert accepted == len(guess.tokens), "random guesses are held to the format"
+    context.planned = len(context.draft) + guess.planned
+    context.draft += guess.tokens
+    context.chances += guess.chances
+    context.room = 0
+    return len(guess.tokens)
+
+
+def _survivals(context: Context, rates: list[float]) -> list[float]:
+    """For each token of a draft, and each that was planned, the probability that all up to it are accepted."""
+    chances = [rates[origin] for origin in context.origins]
+    chances += [chances[-1]] * (context.planned - len(chances))
+    return list(itertools.accumulate(chances, float.__mul__))
