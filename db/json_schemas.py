@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 MAX_BYTES = 250_000
 MAX_DEPTH = 64
-CACHED = 256  # validators kept; one of a small schema takes some ten kilobytes
+CACHED = 64  # schemas of which a check or a validator is kept: some ten kilobytes each, some megabytes the largest
 DATA = frozenset({"const", "enum", "default", "examples"})  # keywords whose values are no schemas
 UNICODE_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\u([0-9a-fA-F]{4})")
 
@@ -48,11 +48,19 @@ def check(schema: object) -> None:
     if _depth(schema) > MAX_DEPTH:
         raise InvalidSchema("schema", f"is nested more than {MAX_DEPTH} deep")
     try:
-        size = len(json.dumps(schema, allow_nan=False, ensure_ascii=False).encode())
+        text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
+        size = len(text.encode())
     except (TypeError, ValueError) as error:
         raise InvalidSchema("schema", f"is not JSON: {error}") from error
     if size > MAX_BYTES:
         raise InvalidSchema("schema", f"has {size:,} bytes; the limit is {MAX_BYTES:,}")
+    _check_keywords(text)
+
+
+@lru_cache(CACHED)
+def _check_keywords(text: str) -> None:
+    """Kept, because a job's specification is read back again and again."""
+    schema = json.loads(text)
     _check_against_draft(schema)
     for part in subschemas(schema):
         for pattern in _patterns(part):
