@@ -33,7 +33,7 @@ class DemoRecipe(StrEnum):
 
 DATA = {DemoRecipe.LABEL: "sentiment_tweets_balanced.parquet", DemoRecipe.SUMMARIZE: "summ_aclsum_ccby.parquet"}
 # What two cores do in about a minute with the default model.
-ROWS = {DemoRecipe.LABEL: 300, DemoRecipe.SUMMARIZE: 20}
+ROWS = {DemoRecipe.LABEL: 600, DemoRecipe.SUMMARIZE: 20}
 
 
 def run(
