@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
+from engine.dtypes import cache_dtype
 from engine.errors import OutOfCache
-from engine.formats import cache_dtype
 from kernels.native.decoder import cache_bytes
 
 

@@ -9,7 +9,7 @@ import torch
 from engine.cache import KVCache
 from engine.config import EngineConfig
 from engine.drafter.costs import StepCosts
-from engine.formats import cache_dtype
+from engine.dtypes import cache_dtype
 from engine.inputs import Inputs
 from engine.models import Model
 

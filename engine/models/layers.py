@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.config import ModelConfig
-from kernels.quantised import int8_linear, quantise_rows
+from kernels.quantised import int8_linear, quantise_rows, spread, spread_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,11 @@ class Int8Matrix:
 
     values: Tensor  # [out, in] int8
     scales: Tensor  # [out, 1] fp32
+    spread: bool  # rows that it is multiplied with are spread first (kernels.quantised)
 
     @classmethod
-    def of(cls, matrix: Tensor) -> Int8Matrix:
-        return cls(*quantise_rows(matrix))
+    def of(cls, matrix: Tensor, *, spread: bool = True) -> Int8Matrix:
+        return cls(*quantise_rows(spread_weights(matrix) if spread else matrix), spread)
 
 
 M = TypeVar("M", Tensor, Int8Matrix)
@@ -32,7 +33,7 @@ def linear(x: Tensor, matrix: Tensor | Int8Matrix, bias: Tensor | None = None) -
     """x [T, in] times the matrix's transpose, plus bias -> [T, out]. With int8 the rows of x are quantised too."""
     if isinstance(matrix, Tensor):
         return F.linear(x, matrix, bias)
-    product = int8_linear(x, matrix.values, matrix.scales)
+    product = int8_linear(spread(x) if matrix.spread else x, matrix.values, matrix.scales)
     return product if bias is None else product + bias
 
 
@@ -40,7 +41,8 @@ def lookup(ids: Tensor, matrix: Tensor | Int8Matrix) -> Tensor:
     """Rows [T, in] of a matrix."""
     if isinstance(matrix, Tensor):
         return F.embedding(ids, matrix)
-    return matrix.values[ids] * matrix.scales[ids]
+    rows = matrix.values[ids] * matrix.scales[ids]
+    return spread(rows) if matrix.spread else rows  # spread twice: what the rows were
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class Weights(Generic[M]):
                 qkv_bias=layer.qkv_bias,
                 query_norm=layer.query_norm,
                 key_norm=layer.key_norm,
-                output=Int8Matrix.of(layer.output),
+                output=Int8Matrix.of(layer.output, spread=False),  # has no outliers to speak of
                 mlp_norm=layer.mlp_norm,
                 gate_up=Int8Matrix.of(layer.gate_up),
                 down=Int8Matrix.of(layer.down),

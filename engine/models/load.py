@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from engine.dtypes import weight_dtype
 from engine.errors import ModelError
-from engine.formats import weight_dtype
 from engine.gguf_file import GGUFFile
 from engine.models import gguf_model, hugging_face
 from engine.models.config import ModelConfig

@@ -37,8 +37,9 @@ class NativeLlama:
             head_dim=config.head_dim,
             intermediate_size=config.intermediate_size,
             eps=config.rms_eps,
+            spread=dtype == torch.int8,
         )
-        pack(decoder, config, tensors)
+        pack(decoder, config, tensors, spread=dtype == torch.int8)
         return cls(config, decoder, dtype)
 
     @torch.no_grad()

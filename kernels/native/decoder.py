@@ -32,6 +32,7 @@ class Decoder:
     """Matrices are given as fp32 and kept packed in the decoder's format. Not thread-safe.
 
     Heads are padded: `head_dim` of the shape is the true one, but the matrices' heads have padded_head_dim features.
+    With `spread` all matrices but the output's expect rows transformed by kernels.quantised.spread.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Decoder:
         head_dim: int,
         intermediate_size: int,
         eps: float,
+        spread: bool = False,
     ) -> None:
         """Raises NoLibrary."""
         self._library = library()
@@ -58,6 +60,7 @@ class Decoder:
             head_dim,
             intermediate_size,
             FORMATS[dtype],
+            spread,
             eps,
         )
         self._handle = self._library.nightmill_create(ctypes.byref(self._shape))

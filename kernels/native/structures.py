@@ -50,6 +50,7 @@ class Shape(ctypes.Structure):
                 "head_dim",
                 "intermediate_size",
                 "format",
+                "spread",
             )
         ),
         ("eps", ctypes.c_float),

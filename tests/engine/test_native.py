@@ -11,6 +11,8 @@ from engine.models import Model, load_model
 from engine.models.llama import Llama
 from engine.models.native import NativeLlama
 from kernels import native
+from kernels.native import compiler, decoder
+from kernels.native.library import open_library
 from tests.engine.tiny_models import KINDS, VOCAB, Paged, make
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=f"no native code: {native.reason()}")
@@ -68,6 +70,18 @@ def test_caches_in_every_format_and_block_size(folder, cache, block_size):
     fast, plain = load_model(folder), load_model(folder, use_native=False)
     own = whole(fast, cache_dtype=FORMATS[cache], block_size=block_size)
     assert difference(own, whole(plain)) < TOLERANCES[cache][1]
+
+
+@pytest.mark.parametrize("missing", [("-mno-avx512f",), ("-mno-avx512vnni", "-mno-avx512bf16")], ids=["avx512", "vnni"])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_cpus_without_the_newest_instructions(tmp_path, monkeypatch, dtype, missing):
+    """The same numbers from the code that an older CPU gets."""
+    make("qwen2").save_pretrained(tmp_path)
+    model = load_model(tmp_path, dtype)
+    new = whole(model, cache_dtype=FORMATS[dtype], block_size=16)
+    monkeypatch.setattr(decoder, "library", lambda: open_library(compiler.build(flags=missing)))
+    old = whole(load_model(tmp_path, dtype), cache_dtype=FORMATS[dtype], block_size=16)
+    assert difference(old, new) < {"fp32": 1e-5, "bf16": 0.01, "int8": 0.02}[dtype]
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include "hadamard.h"
+
 namespace nightmill {
 
 namespace {
@@ -102,6 +104,7 @@ void Decoder::embed(const Step& step, int first, int rows) {
     float* out = residual_.data() + static_cast<ptrdiff_t>(row) * stride;
     unpack_row(table, static_cast<int>(step.token_ids[row]), out);
     std::fill(out + width, out + stride, 0.0f);
+    if (weights_.shape.spread != 0) spread_row(out, width);  // takes back what was done to the matrix
   }
 }
 
@@ -156,9 +159,11 @@ void Decoder::logits(const float* hidden, int rows, int num_threads, float* out)
   const Shape& shape = weights_.shape;
   const int size = shape.padded_hidden();
   std::vector<float> padded(static_cast<size_t>(rows) * static_cast<size_t>(size), 0.0f);
-  for (int r = 0; r < rows; r++)
-    std::copy_n(hidden + static_cast<ptrdiff_t>(r) * shape.hidden_size, shape.hidden_size,
-                padded.data() + static_cast<ptrdiff_t>(r) * size);
+  for (int r = 0; r < rows; r++) {
+    float* row = padded.data() + static_cast<ptrdiff_t>(r) * size;
+    std::copy_n(hidden + static_cast<ptrdiff_t>(r) * shape.hidden_size, shape.hidden_size, row);
+    if (shape.spread != 0) spread_row(row, shape.hidden_size);
+  }
   const Buffer data = allocate(static_cast<size_t>(rows) * projections_->row_bytes(size));
   std::vector<float> scales(static_cast<size_t>(rows));
   std::vector<int32_t> sums(static_cast<size_t>(rows));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "hadamard.h"
+
 namespace nightmill {
 
 Workspace::Workspace(const Shape& shape, int rows)
@@ -37,8 +39,11 @@ class ProjectionsIn final : public Projections {
                  Workspace& work) const override {
     const int columns = shape_.query_columns(), inner = shape_.padded_intermediate();
     add_product(convert_rows(attended, columns, columns, rows, work), rows, layer.output, residual);
-    activate(normalise(residual, layer.mlp_norm.data(), rows, work), rows, layer.gate_up, work.activated.data());
-    add_product(convert_rows(work.activated.data(), inner, inner, rows, work), rows, layer.down, residual);
+    float* activated = work.activated.data();
+    activate(normalise(residual, layer.mlp_norm.data(), rows, work), rows, layer.gate_up, activated);
+    for (int r = 0; r < rows && shape_.spread != 0; r++)
+      spread_row(activated + static_cast<ptrdiff_t>(r) * inner, shape_.intermediate_size);
+    add_product(convert_rows(activated, inner, inner, rows, work), rows, layer.down, residual);
   }
 
   void logits(const Left& left, int rows, int first, int last, float* out) const override {
@@ -81,6 +86,7 @@ class ProjectionsIn final : public Projections {
         normalise_row(row, weight, columns, size, shape_.eps, reinterpret_cast<float*>(left.data + r * left.stride));
       } else {
         normalise_row(row, weight, columns, size, shape_.eps, work.normed.data());
+        if (shape_.spread != 0) spread_row(work.normed.data(), columns);
         convert_row<F>(work.normed.data(), size, left, r);
       }
     }

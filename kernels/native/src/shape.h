@@ -17,6 +17,7 @@ struct Shape {
   int32_t head_dim;
   int32_t intermediate_size;
   int32_t format;  // Format of the weights
+  int32_t spread;  // 1: all matrices but `output` expect rows after spread_row (hadamard.h); 0: as they are
   float eps;
 
   int group() const { return num_heads / num_kv_heads; }
