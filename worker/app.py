@@ -6,8 +6,10 @@ and nothing depends on what Celery or Redis remember.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -54,6 +56,9 @@ CONFIG: dict[str, Any] = {
 }
 
 
+M_ARENA_MAX = -8  # malloc.h
+
+
 class WorkerApp:
     """A Celery app and the process around it."""
 
@@ -79,8 +84,7 @@ class WorkerApp:
 
     def _start(self, **_: object) -> None:
         settings = self.settings
-        # Arrow's own pool keeps what it once needed, per thread; the system's gives it back.
-        pa.set_memory_pool(pa.system_memory_pool())
+        keep_memory_flat()
         database = connect(settings.database)
         migrate(database)
         runner = Runner(lambda name: load_model(name, settings))
@@ -103,6 +107,14 @@ class WorkerApp:
             self._sweeper.stop()
             self._process.runner.close()
         log.info("worker ended")
+
+
+def keep_memory_flat() -> None:
+    """Arrow's own pool keeps what it once needed, thread by thread, and glibc does the same in an arena for each."""
+    pa.set_memory_pool(pa.system_memory_pool())
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:  # musl has none
+        mallopt(M_ARENA_MAX, 2)
 
 
 app = WorkerApp(Settings()).celery

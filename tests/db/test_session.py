@@ -14,11 +14,12 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from db.models import Base, Job, Upload
-from db.session import MIGRATIONS, connect, db_now, migrate
+from db.session import MIGRATIONS, NEWEST, connect, db_now, migrate, revision
 
 
 def checks(engine: sqlalchemy.Engine) -> dict[str, list[tuple[str | None, str]]]:
@@ -61,6 +62,13 @@ def test_a_database_of_the_first_revision_is_brought_up_with_its_rows(database_u
         job = session.get_one(Job, "j")
         assert (job.started_at, job.running_at, job.num_rows) == (2.5, None, 5)
     engine.dispose()
+
+
+def test_the_newest_revision_is_known_without_alembic(engine: sqlalchemy.Engine) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    assert ScriptDirectory.from_config(config).get_current_head() == NEWEST
+    assert revision(engine) == NEWEST
 
 
 def test_migrating_twice_changes_nothing(engine: sqlalchemy.Engine) -> None:
