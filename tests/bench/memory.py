@@ -3,13 +3,15 @@
     python -m tests.bench.memory
 
 Uploads a file, lets `nightmill up` do it, reads every output row back and compares it with its input row. Exits 1 when
-a row is missing, wrong or out of order, or when a peak grows by more than 10 %. Prints the growth last.
+a row is missing, wrong or out of order, or when a peak grows by more than 10 %: the median of three, because a peak is
+what several threads happen to need at one moment of the start. Prints the growth last.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,7 @@ from api.client import Client
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "All happy families are alike; each unhappy family is unhappy in its own way. " * 3
 MOST_GROWTH = 0.10
+REPETITIONS = 3
 
 
 @dataclass
@@ -98,9 +101,16 @@ def measure(num_rows: int, folder: Path) -> dict[str, int]:
     return peaks.bytes
 
 
+def median_peaks(num_rows: int) -> dict[str, float]:
+    found = []
+    for _ in range(REPETITIONS):
+        with tempfile.TemporaryDirectory() as folder:
+            found.append(measure(num_rows, Path(folder)))
+    return {name: statistics.median(peaks[name] for peaks in found) for name in ("api", "worker")}
+
+
 def main() -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        few, many = (measure(num_rows, Path(folder)) for num_rows in (2_000, 20_000))
+    few, many = (median_peaks(num_rows) for num_rows in (2_000, 20_000))
     growth = {name: many[name] / few[name] - 1 for name in ("api", "worker")}
     for name in growth:
         print(f"{name}: peak {few[name] / 2**20:.0f} MiB at 2,000 rows, {many[name] / 2**20:.0f} MiB at 20,000 rows")
