@@ -130,7 +130,7 @@ class Engine:
                 self._forget(sequence)
             finished += ended
             if self._speculation is not None and ready:
-                self._speculation.propose(ready, Load(len(ready), self._scheduler.num_expected))
+                self._speculation.propose(ready, self._load(ready))
             self._counters.steps += 1
             self._counters.step_seconds += time.perf_counter() - start
         return [completion(sequence) for sequence in finished]
@@ -219,6 +219,14 @@ class Engine:
             self._counters.output_tokens += len(sequence.tokens) - before
             return sequence.finish_reason is None
         return False
+
+    def _load(self, ready: list[Sequence]) -> Load:
+        """What the next step holds, drafts aside; `ready` go on with a token each."""
+        others = None
+        if self._scheduler.num_running + self._scheduler.num_waiting <= self._max_sequences:
+            own = {sequence.request.id for sequence in ready}
+            others = [each.draft_room + 1 for key, each in self._sequences.items() if key not in own]
+        return Load(len(ready), self._scheduler.num_expected, others)
 
     def _forget(self, sequence: Sequence) -> None:
         if self._speculation is not None:

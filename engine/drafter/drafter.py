@@ -15,14 +15,15 @@ from engine.sequence import Sequence
 class Context:
     """A sequence that has settled a step, and the draft that is growing behind it."""
 
-    __slots__ = ("chances", "draft", "origins", "planned", "room", "sequence")
+    __slots__ = ("chances", "draft", "origins", "planned", "room", "sequence", "weight")
 
-    def __init__(self, sequence: Sequence, room: int) -> None:
+    def __init__(self, sequence: Sequence, room: int, weight: float = 1.0) -> None:
         self.sequence = sequence
         self.draft: list[int] = []
         self.origins: list[int] = []  # of each token of the draft, as Acceptance numbers them
         self.chances: list[NDArray[np.float32] | None] = []  # of each, see Guess
         self.planned = 0  # tokens that the draft was to have, where its last ones are random
+        self.weight = weight  # see budget.weigh
         self.room = room  # how much longer the draft may grow
 
     def last(self, count: int) -> tuple[int, ...]:

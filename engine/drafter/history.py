@@ -10,7 +10,7 @@ from engine.drafter.drafter import NONE, Context, Guess
 from engine.request import FinishReason
 from engine.sequence import Sequence
 
-RUNS = (6, 3)  # lengths of the runs of tokens that are remembered, the longest first
+RUNS = (6, 3, 1)  # lengths of the runs of tokens that are remembered, the longest first
 MOST_GROUPS = 8
 MOST_RUNS = 1 << 17  # remembered per group, at about 200 bytes each
 BEFORE = -1  # stands before an output's first token, so that beginnings are remembered as well
@@ -24,7 +24,7 @@ class HistoryDrafter:
     """
 
     name = "history"
-    priors = (0.6, 0.6, 0.8, 0.92, 0.4, 0.4, 0.7, 0.85)
+    priors = (0.6, 0.6, 0.8, 0.92, 0.4, 0.4, 0.7, 0.85, 0.1, 0.1, 0.4, 0.7)
 
     def __init__(self) -> None:
         self._groups: OrderedDict[Hashable, Runs] = OrderedDict()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 
 from engine.drafter.acceptance import Acceptance, DraftStats
-from engine.drafter.budget import Load, choose
+from engine.drafter.budget import Load, choose, weigh
 from engine.drafter.costs import StepCosts
 from engine.drafter.drafter import Context, Drafter, Guess
 from engine.sequence import Sequence
@@ -37,9 +37,12 @@ class Speculation:
         if self._pause and load.rows > self._rows // 2:
             self._pause -= 1
             return
-        contexts = [Context(each, min(each.draft_room, self._longest)) for each in sequences]
-        contexts = [context for context in contexts if context.room > 0]
-        self._grow(contexts)
+        weights = weigh([each.draft_room + 1 for each in sequences], load)
+        contexts = [
+            Context(each, min(each.draft_room, self._longest), weight)
+            for each, weight in zip(sequences, weights, strict=True)
+        ]
+        self._grow([context for context in contexts if context.room > 0])
         contexts = [context for context in contexts if context.draft]
         if not contexts:
             return
@@ -48,7 +51,7 @@ class Speculation:
         rates = self._acceptance.rates()
         survivals = [_survivals(context, rates) for context in contexts]
         kept = [[chance for chance in draft if chance >= LEAST] for draft in survivals]
-        counts = choose(kept, load, self._costs)
+        counts = choose(kept, [context.weight for context in contexts], load, self._costs)
         for context, count in zip(contexts, counts, strict=True):
             if count:
                 chances = context.chances[:count] if context.planned else ()

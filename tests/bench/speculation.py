@@ -45,16 +45,23 @@ def requests(items: list[Item], group: object) -> list[Request]:
     ]
 
 
-def run(model: LoadedModel, wanted: list[Request], sequences: int) -> tuple[float, dict[object, Output]]:
-    """Seconds and outputs, with at most so many sequences in flight."""
-    engine, outputs = model.engine, {}
-    waiting = wanted[::-1]
+def run(model: LoadedModel, wanted: list[Request]) -> tuple[float, dict[object, Output]]:
+    """Seconds and outputs."""
     start = time.perf_counter()
-    while waiting or not engine.idle:
-        while waiting and len(wanted) - len(waiting) - len(outputs) < sequences:
-            engine.add(waiting.pop())
-        outputs.update({output.id: output for output in engine.step()})
+    outputs = {output.id: output for output in model.engine.generate(wanted)}
     return time.perf_counter() - start, outputs
+
+
+def pair(dtype: str, sequences: int) -> tuple[LoadedModel, LoadedModel]:
+    """An engine without and one with speculation, warm, each with so many sequences at a time."""
+    path = find("smollm2-135m", Settings())
+    plain, guessing = (
+        load(path, EngineConfig(dtype=dtype, max_sequences=sequences, speculation=speculation))
+        for speculation in (False, True)
+    )
+    for model in (plain, guessing):
+        run(model, requests(salted(load_workload("w2")[:1], 40), "warm"))
+    return plain, guessing
 
 
 def compare(
@@ -70,7 +77,7 @@ def compare(
         results = {}
         order = (0, 1) if repetition % 2 else (1, 0)
         for which in order:
-            seconds, results[which] = run((plain, guessing)[which], wanted, sequences)
+            seconds, results[which] = run((plain, guessing)[which], wanted)
             rates[which].append(len(wanted) / seconds)
         texts = [{key: output.tokens for key, output in results[which].items()} for which in (0, 1)]
         assert texts[0] == texts[1], "speculation changed an output"
@@ -95,17 +102,13 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--part", nargs="+", choices=("w2", "w3"), default=("w2", "w3"))
     options = parser.parse_args()
-    path = find("smollm2-135m", Settings())
-    plain, guessing = (
-        load(path, EngineConfig(dtype=options.dtype, speculation=speculation)) for speculation in (False, True)
-    )
     console = Console()
     table = Table("workload", "sequences", "rows/s without", "rows/s with", "ratio (least to largest)")
     fine = True
     gain = share = None
     parts = [("w3", 64)] * ("w3" in options.part) + [("w2", size) for size in ROWS if "w2" in options.part]
-    compare(plain, guessing, "w2", 1, 1)  # warms both up
     for name, sequences in parts:
+        plain, guessing = pair(options.dtype, sequences)
         before = plain.engine.stats()
         without, with_it = compare(plain, guessing, name, sequences, options.repetitions)
         ratios = [b / a for a, b in zip(without, with_it, strict=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 from unittest import mock
 
 import pytest
@@ -86,7 +87,7 @@ def check_free(name: str, params: str, seed: int | None, count: int) -> None:
 @pytest.mark.parametrize("params", list(PARAMS))
 @pytest.mark.parametrize("name", ["prompt", "history", "model"])
 def test_free_outputs(name: str, params: str, seed: int | None) -> None:
-    check_free(name, params, seed, 3000)
+    check_free(name, params, seed, 2000)
 
 
 def check_structured(name: str, seed: int | None, count: int) -> None:
@@ -98,13 +99,13 @@ def check_structured(name: str, seed: int | None, count: int) -> None:
     assert surprise(outputs, expected) < LIMIT
     if seed is not None:
         assert outputs == draws(model, None, (5, 6), sampling, count, format=FORMAT)
-    assert {b"".join(texts()[token] for token in output).decode() for output in outputs} >= {"xdog!", "xanda!"}
+    assert all(re.fullmatch(FORMAT.text, b"".join(texts()[token] for token in output).decode()) for output in outputs)
 
 
 @pytest.mark.parametrize("seed", [1, None])
 @pytest.mark.parametrize("name", ["grammar", "history", "model"])
 def test_structured_outputs(name: str, seed: int | None) -> None:
-    check_structured(name, seed, 3000)
+    check_structured(name, seed, 1000)
 
 
 @pytest.mark.slow
