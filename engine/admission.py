@@ -42,7 +42,7 @@ class Admission:
         if request.choices:
             if self._tree is None or request.choices != self._tree.choices:
                 self._tree = ChoiceTree(request.choices)
-            scoring = Scoring(self._tree)
+            scoring = Scoring(self._tree, request.choice_margin)
         elif request.format is not None:
             if self._grammars is None:
                 raise InvalidRequest("format", request.format.kind, "this engine has no grammars")

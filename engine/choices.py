@@ -7,6 +7,7 @@ prompt at a time, so that walking on from it recomputes nothing that the next pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 Path = tuple[int, ...]
@@ -30,12 +31,17 @@ class ChoiceTree:
 
 
 class Scoring:
-    """The walk of one request through its tree, and the log-probabilities met so far."""
+    """The walk of one request through its tree, and the log-probabilities met so far.
 
-    __slots__ = ("_logprobs", "_walked", "tree")
+    With a margin, paths are left out that only lead to choices less probable than the best whole one by more than it:
+    a beginning's log-probability bounds that of all that go on from it.
+    """
 
-    def __init__(self, tree: ChoiceTree) -> None:
+    __slots__ = ("_logprobs", "_margin", "_walked", "tree")
+
+    def __init__(self, tree: ChoiceTree, margin: float | None = None) -> None:
         self.tree = tree
+        self._margin = margin
         self._logprobs: dict[tuple[Path, int], float] = {}
         self._walked = 0
 
@@ -55,9 +61,14 @@ class Scoring:
             self._logprobs[node, token] = logprob
 
     def walk(self) -> int | None:
-        """Go on to the next path. Returns how many of its tokens the last one shares; None: the walk is over."""
+        """Go on to the next path that is of interest. Returns how many of its tokens the last one shares; None: the
+        walk is over."""
         last = self.path
         self._walked += 1
+        if self._margin is not None and self._walked < len(self.tree.paths):
+            least = self._best() - self._margin
+            while self._walked < len(self.tree.paths) and self._total(self.path) < least:
+                self._walked += 1
         if self._walked == len(self.tree.paths):
             return None
         shared = 0
@@ -68,8 +79,15 @@ class Scoring:
         return shared
 
     def totals(self) -> tuple[float, ...]:
-        """The log-probability of every choice, in the order of the request. The walk must be over."""
-        return tuple(
-            sum(self._logprobs[choice[:depth], token] for depth, token in enumerate(choice))
-            for choice in self.tree.choices
-        )
+        """The log-probability of every choice, in the order of the request; of one that was left out, that of its
+        beginning as far as it is known. The walk must be over."""
+        return tuple(map(self._total, self.tree.choices))
+
+    def _total(self, tokens: Path) -> float:
+        """The log-probability of tokens, as far as it is known: what is not known counts as certain."""
+        return sum(self._logprobs.get((tokens[:depth], token), 0.0) for depth, token in enumerate(tokens))
+
+    def _best(self) -> float:
+        """The log-probability of the most probable choice that is known whole."""
+        whole = (choice for choice in self.tree.choices if (choice[:-1], choice[-1]) in self._logprobs)
+        return max(map(self._total, whole), default=-math.inf)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.config import EngineConfig
-from engine.drafter import Drafter, ForcedDrafter, HistoryDrafter, ModelDrafter, PromptDrafter, Speculation
+from engine.drafter import Drafter, ForcedDrafter, HistoryDrafter, ModelDrafter, PromptDrafter, Speculation, StepCosts
 from engine.drafter.profile import measure
 from engine.engine import Engine
 from engine.errors import InvalidRequest
@@ -34,10 +34,11 @@ class LoadedModel:
     grammars: Grammars
 
 
-def load(path: Path, config: EngineConfig, *, draft: Path | None = None) -> LoadedModel:
+def load(path: Path, config: EngineConfig, *, draft: Path | None = None, costs: StepCosts | None = None) -> LoadedModel:
     """Load a Hugging Face folder or a .gguf file and build an engine around it.
 
     `draft` is a smaller model of the same vocabulary that runs ahead; its cache takes another quarter of the memory.
+    `costs` of steps decide what is speculated on; None: they are measured when first needed.
 
     Raises ModelError or UnsupportedModel, which name the file, InvalidRequest for a configuration that the model cannot
     serve, OutOfCache.
@@ -50,7 +51,7 @@ def load(path: Path, config: EngineConfig, *, draft: Path | None = None) -> Load
     if draft is not None:
         drafters.append(_draft_model(draft, config, tokenizer, grammars))
     # What the grammar forces comes first, then what earlier outputs said, then what stands in the prompt.
-    speculation = Speculation(drafters, lambda: measure(model, config), longest=config.max_draft)
+    speculation = Speculation(drafters, lambda: costs or measure(model, config), longest=config.max_draft)
     engine = Engine(
         model,
         config,

@@ -85,7 +85,9 @@ class Request:
     With `choices`, nothing is sampled: the engine computes the exact log-probability of each choice's token sequence
     as the continuation of the prompt, answers with the most probable one, and `sampling` is not read. Choices are
     distinct and non-empty. A choice that is a proper prefix of another should end in an end-of-sequence token, or it
-    wins by being shorter.
+    wins by being shorter. With `choice_margin` (natural logarithm), choices that turn out less probable than the best
+    one by more than that are not followed to their ends: their log-probabilities are upper bounds then. Those of the
+    best and of all within the margin are exact.
 
     With `format`, every token is chosen among those that the format allows, and the output ends as soon as it is whole.
     Tokens that the format forces are computed several at a time. `forced` says how: `verify` keeps them only where the
@@ -103,6 +105,7 @@ class Request:
     format: Format | None = None
     forced: Literal["verify", "commit"] = "verify"
     group: Hashable = None
+    choice_margin: float | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -113,6 +116,8 @@ class Request:
             raise InvalidRequest("forced", self.forced, "needs a format")
         if len(set(self.choices)) != len(self.choices) or any(not choice for choice in self.choices):
             raise InvalidRequest("choices", self.choices, "must be distinct and not empty")
+        if self.choice_margin is not None and not self.choice_margin >= 0:
+            raise InvalidRequest("choice_margin", self.choice_margin, "must be at least 0")
 
     def _validate_format(self) -> None:
         """Refuse what a format leaves no room for."""
