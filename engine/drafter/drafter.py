@@ -64,6 +64,11 @@ class Drafter(Protocol):
     def name(self) -> str: ...
 
     @property
+    def costly(self) -> bool:
+        """Whether a guess takes about as long as a step."""
+        ...
+
+    @property
     def priors(self) -> tuple[float, ...]: ...
 
     def guess(self, contexts: Items[Context]) -> Items[Guess]:

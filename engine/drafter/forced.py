@@ -16,6 +16,7 @@ class ForcedDrafter:
     could still cover (LIKELY)."""
 
     name = "grammar"
+    costly = False
     priors = (0.95, 0.7)
 
     def __init__(self, backend: Backend) -> None:

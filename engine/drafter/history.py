@@ -24,6 +24,7 @@ class HistoryDrafter:
     """
 
     name = "history"
+    costly = False
     priors = (0.6, 0.6, 0.8, 0.92, 0.4, 0.4, 0.7, 0.85, 0.1, 0.1, 0.4, 0.7)
 
     def __init__(self) -> None:

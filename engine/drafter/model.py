@@ -77,6 +77,7 @@ class ModelDrafter:
     """
 
     name = "model"
+    costly = True
     priors = (0.6,)
 
     def __init__(self, model: Model, config: EngineConfig, *, vocab_size: int, grammars: Backend | None = None) -> None:

@@ -19,6 +19,7 @@ class PromptDrafter:
     """
 
     name = "prompt"
+    costly = False
     priors = (0.15, 0.35, 0.5, 0.65, 0.8)
 
     def __init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from operator import itemgetter
 
 from engine.drafter.acceptance import Acceptance, DraftStats
 from engine.drafter.budget import Load, choose, weigh
@@ -19,7 +20,7 @@ LONGEST_PAUSE = 64  # steps
 
 
 class Speculation:
-    """Drafters by rank: where the first one has no guess, the next is asked."""
+    """Takes the likeliest of the drafters' guesses; costly drafters are asked where nobody else has one."""
 
     def __init__(self, drafters: Items[Drafter], measure: Callable[[], StepCosts], *, longest: int = 16) -> None:
         """`measure` is called once, when there is first something to decide. `longest` bounds a draft."""
@@ -42,13 +43,13 @@ class Speculation:
             Context(each, min(each.draft_room, self._longest), weight)
             for each, weight in zip(sequences, weights, strict=True)
         ]
-        self._grow([context for context in contexts if context.room > 0])
+        rates = self._acceptance.rates()
+        self._grow([context for context in contexts if context.room > 0], rates)
         contexts = [context for context in contexts if context.draft]
         if not contexts:
             return
         if self._costs is None:
             self._costs = self._measure()
-        rates = self._acceptance.rates()
         survivals = [_survivals(context, rates) for context in contexts]
         kept = [[chance for chance in draft if chance >= LEAST] for draft in survivals]
         counts = choose(kept, [context.weight for context in contexts], load, self._costs)
@@ -71,27 +72,40 @@ class Speculation:
     def stats(self) -> tuple[DraftStats, ...]:
         return self._acceptance.stats()
 
-    def _grow(self, contexts: list[Context]) -> None:
+    def _grow(self, contexts: list[Context], rates: list[float]) -> None:
         """Extend drafts until nobody has a guess. Grammars follow the drafts, and are back where they were after it."""
         growing = contexts
         for _ in range(ROUNDS):
-            extended: list[Context] = []
-            waiting = growing
-            for i_drafter, drafter in enumerate(self._drafters):
-                if not waiting:
-                    break
-                still: list[Context] = []
-                for context, guess in zip(waiting, drafter.guess(waiting), strict=True):
-                    taken = _extend(context, guess)
-                    context.origins += self._acceptance.origins(i_drafter, guess.kinds[:taken])
-                    (extended if taken else still).append(context)
-                waiting = still
+            waiting, extended = growing, []
+            for costly in (False, True):
+                went = self._extend_all(waiting, rates, costly=costly)
+                extended += [context for context, taken in zip(waiting, went, strict=True) if taken]
+                waiting = [context for context, taken in zip(waiting, went, strict=True) if not taken]
             growing = [context for context in extended if context.room > 0]
             if not growing:
                 break
         for context in contexts:
             if context.draft and context.sequence.grammar is not None:
                 context.sequence.grammar.rollback(len(context.draft))
+
+    def _extend_all(self, contexts: list[Context], rates: list[float], *, costly: bool) -> list[bool]:
+        """Put behind each draft the guess that is the likeliest to begin right. Returns which of them grew."""
+        ranked: list[list[tuple[float, int, Guess]]] = [[] for _ in contexts]
+        for i_drafter, drafter in enumerate(self._drafters):
+            if drafter.costly == costly and contexts:
+                for guesses, guess in zip(ranked, drafter.guess(contexts), strict=True):
+                    if guess.tokens:
+                        (origin,) = self._acceptance.origins(i_drafter, guess.kinds[:1])
+                        guesses.append((-rates[origin], i_drafter, guess))
+        return [self._extend_by_best(*pair) for pair in zip(contexts, ranked, strict=True)]
+
+    def _extend_by_best(self, context: Context, guesses: list[tuple[float, int, Guess]]) -> bool:
+        for _, i_drafter, guess in sorted(guesses, key=itemgetter(0, 1)):
+            taken = _extend(context, guess)
+            if taken:
+                context.origins += self._acceptance.origins(i_drafter, guess.kinds[:taken])
+                return True
+        return False
 
     def _rest(self, chosen: bool, rows: int) -> None:
         """Pause for longer and longer while nothing is worth verifying: guessing costs time as well."""

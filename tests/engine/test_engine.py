@@ -52,6 +52,7 @@ class Oracle:
     """Drafts that are right with a given probability, token by token."""
 
     name = "oracle"
+    costly = False
     priors = (0.9,)
 
     def __init__(self, right: float) -> None:

@@ -22,6 +22,7 @@ class Fixed:
 
     def __init__(self, name: str, tokens: list[int], prior: float = 0.9, *, always: bool = False) -> None:
         self.name = name
+        self.costly = False
         self.priors = (prior,)
         self.tokens = tokens
         self.always = always
