@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence as Items
 
@@ -48,13 +49,16 @@ class MatcherGrammar:
 
 class Grammars:
     """A Backend (see grammar.py). What is compiled is kept, the least recently used dropped, and every output gets a
-    copy of the compiled state, which shares all that is learnt about the format while masks are filled."""
+    copy of the compiled state, which shares all that is learnt about the format while masks are filled.
+
+    Any thread may `check` or `start`; `fill` belongs to the engine."""
 
     def __init__(self, vocabulary: LLTokenizer, *, cached: int = CACHED, num_threads: int | None = None) -> None:
         self._vocabulary = vocabulary
         self._cached = cached
         self._executor = LLExecutor(num_threads or min(os.cpu_count() or 1, MOST_THREADS))
         self._compiled: OrderedDict[Format, LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()  # of the table: who finds a format there must not lose it to another's compiling
 
     @property
     def vocab_size(self) -> int:
@@ -91,14 +95,15 @@ class Grammars:
         return self._vocabulary.tokenize_bytes(text)
 
     def _compile(self, format: Format) -> LLMatcher:
-        matcher = self._compiled.get(format)
-        if matcher is None:
-            matcher = LLMatcher(self._vocabulary, source(format), log_level=0)
-            if matcher.is_error():
-                raise refusal(format, matcher.get_error())
-            self._compiled[format] = matcher
-            while len(self._compiled) > self._cached:
-                self._compiled.popitem(last=False)
-        else:
-            self._compiled.move_to_end(format)
-        return matcher
+        with self._lock:
+            matcher = self._compiled.get(format)
+            if matcher is None:
+                matcher = LLMatcher(self._vocabulary, source(format), log_level=0)
+                if matcher.is_error():
+                    raise refusal(format, matcher.get_error())
+                self._compiled[format] = matcher
+                while len(self._compiled) > self._cached:
+                    self._compiled.popitem(last=False)
+            else:
+                self._compiled.move_to_end(format)
+            return matcher

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
+
 import pytest
+from llguidance import LLMatcher
 
 from engine import Format, UnsupportedFormat
 from engine.grammar import Grammars
@@ -209,3 +213,27 @@ def test_a_dropped_format_goes_on_where_it_is_used() -> None:
     backend.check(Format.choice(["x"]))
     assert grammar.accept(encode("abc")) == len(encode("abc"))
     assert grammar.finished
+
+
+def test_another_thread_may_drop_what_this_one_found() -> None:
+    """A worker checks one job's format while the engine starts outputs of another."""
+    backend = grammars(cached=1)
+    here, other = Format("regex", "a"), Format("regex", "b")
+    backend.check(here)
+    threads: list[threading.Thread] = []
+
+    class Interrupted(OrderedDict[Format, LLMatcher]):
+        """Lets another thread compile between a look-up and what follows from it."""
+
+        def get(self, format: Format, default: LLMatcher | None = None) -> LLMatcher | None:
+            found = super().get(format, default)
+            if not threads:
+                threads.append(threading.Thread(target=backend.check, args=(other,)))
+                threads[0].start()
+                threads[0].join(0.5)
+            return found
+
+    backend._compiled = Interrupted(backend._compiled)
+    backend.check(here)
+    threads[0].join()
+    assert list(backend._compiled) == [other]
