@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import workloads
 from workloads import Item
 
 Answer = tuple[int, str]  # number of tokens, text
-Run = Callable[[list[Item]], list[Answer]]
+Run = Callable[[list[Item]], list[Answer]]  # called once per repetition
 EOS = 2
 
 
@@ -32,15 +33,17 @@ def nightmill(options: argparse.Namespace) -> Run:
 
     config = EngineConfig(dtype=options.dtype, max_sequences=options.sequences, cache_bytes=options.cache_bytes)
     loaded = load(Path(options.model), config)
+    groups = count()  # a repetition must not draft from the answers of an earlier one
 
     def run(items: list[Item]) -> list[Answer]:
+        group = next(groups)
         requests = (
             Request(
                 number,
                 item.prompt_ids,
                 SamplingParams(max_tokens=item.max_tokens, ignore_eos=item.ignore_eos),
                 format=Format("json_schema", json.dumps(item.schema)) if item.schema else None,
-                group="bench",
+                group=group,
             )
             for number, item in enumerate(items)
         )

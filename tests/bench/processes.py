@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ class Contender:
     def __init__(self, name: str, python: Path, kind: str, model: Path, options: Sequence[str] = ()) -> None:
         """Starts at once; raises RuntimeError with the log's path when the engine does not come up."""
         self.name = name
-        self.log = Path(f"/tmp/nightmill-bench-{name}.log")
+        self.log = Path(tempfile.gettempdir()) / f"nightmill-bench-{name}.log"
         command = [str(python), str(CONTENDERS), kind, "--model", str(model), *options]
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
