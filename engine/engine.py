@@ -23,7 +23,7 @@ from engine.models import Model
 from engine.outputs import completion, refusal
 from engine.request import FinishReason, Output, Request
 from engine.runner import ModelRunner
-from engine.sampler import Sampler
+from engine.sampler import Sampler, settle
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.stats import EngineStats
@@ -189,14 +189,18 @@ class Engine:
     def _compute(self, batch: Batch) -> list[Sampled]:
         """Run the model, beside it work out what formats allow, and choose."""
         start = time.perf_counter()
-        masks = self._masks.start(batch) if self._masks is not None else None
+        pending = self._masks.start(batch) if self._masks is not None else None
         started = time.perf_counter()
-        logits = self._runner.run(batch)
-        if masks is not None:
+        hidden = self._runner.run(batch)
+        masks = None
+        if pending is not None:
             computed = time.perf_counter()
-            self._counters.mask_seconds += masks.apply(logits)
+            masks, seconds = pending.wait()
+            self._counters.mask_seconds += seconds
             self._counters.grammar_seconds += time.perf_counter() - computed + started - start
-        return self._sampler.sample(logits, batch)
+        if all(piece.sequence.plain for piece in batch.slices):
+            return settle(*self._runner.largest(hidden, masks), batch)
+        return self._sampler.sample(self._runner.logits(hidden, masks), batch)
 
     def _advance(self, piece: Slice, sampled: Sampled) -> bool:
         """Settle one slice of a computed batch. Returns whether its output grew and goes on."""

@@ -1,4 +1,4 @@
-"""ModelRunner: a batch in, logits out."""
+"""ModelRunner: a batch in, logits out, or the most probable tokens alone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from torch import Tensor
 
 from engine.batch import Batch
 from engine.cache import KVCache
+from engine.grammar.masks import RowMasks
 from engine.inputs import Inputs
-from engine.models import Model
+from engine.models import GreedyModel, Model
 
 
 class ModelRunner:
@@ -20,12 +21,29 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> Tensor:
-        """Compute a batch -> logits [R, vocab] fp32, for the last `num_logits` tokens of every slice, in batch order.
+        """Compute a batch -> hidden states [R, hidden] of the last `num_logits` tokens of every slice, in batch order.
 
         The language-model head runs for these rows only.
         """
-        inputs = Inputs.of(batch, self._cache.block_size, self._cache.device)
-        hidden = self._model.forward(inputs, self._cache)
-        if inputs.logit_rows.shape[0] == 0:
+        return self._model.forward(Inputs.of(batch, self._cache.block_size, self._cache.device), self._cache)
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor, masks: RowMasks | None = None) -> Tensor:
+        """Hidden states [R, hidden] -> logits [R, vocab] fp32, -inf where the masks forbid a token."""
+        if hidden.shape[0] == 0:
             return hidden.new_empty((0, self._model.config.vocab_size), dtype=torch.float32)
-        return self._model.logits(hidden)
+        logits = self._model.logits(hidden)
+        if masks is not None:
+            masks.apply(logits)
+        return logits
+
+    @torch.inference_mode()
+    def largest(self, hidden: Tensor, masks: RowMasks | None = None) -> tuple[Tensor, Tensor]:
+        """The largest logit of each row and its token: see GreedyModel.largest."""
+        if hidden.shape[0] and isinstance(self._model, GreedyModel):
+            if masks is None:
+                return self._model.largest(hidden, None, None)
+            return self._model.largest(hidden, masks.on(hidden.device), masks.of_rows(hidden.shape[0], hidden.device))
+        logits = self.logits(hidden, masks)
+        most, tokens = logits.max(dim=-1) if len(logits) else (logits.new_empty(0), logits.new_empty(0))
+        return most, tokens

@@ -60,6 +60,12 @@ class Sampler:
         return _verify(batch, counts, tokens, valid, logprobs)
 
 
+def settle(most: Tensor, tokens: Tensor, batch: Batch) -> list[Sampled]:
+    """What the largest logit of each row [R] and its token [R] say of a batch of plain sequences."""
+    counts = [piece.num_logits for piece in batch.slices]
+    return _verify(batch, counts, tokens.tolist(), most.isfinite().tolist(), {})
+
+
 def _special_rows(batch: Batch, counts: list[int]) -> list[Row]:
     """The rows of all sequences that are not plain. `counts` are the slices' numbers of logits."""
     rows = []

@@ -12,6 +12,7 @@ from engine.drafter.costs import StepCosts
 from engine.dtypes import cache_dtype
 from engine.inputs import Inputs
 from engine.models import Model
+from engine.runner import ModelRunner
 
 SIZES = (1, 4, 16, 64, 128, 256)  # tokens of the measured steps
 CONTEXT = 256  # tokens that each row sees
@@ -29,12 +30,14 @@ def measure(model: Model, engine: EngineConfig) -> StepCosts:
         config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, cache_dtype(engine), device
     )
 
+    runner = ModelRunner(model, cache)
+
     def seconds(num_slices: int, length: int) -> float:
         inputs = _inputs(num_slices, length, context, block_size, num_blocks, device)
         times = []
         for _ in range(REPEATS):
             start = time.perf_counter()
-            model.logits(model.forward(inputs, cache)).max(dim=-1).values.tolist()
+            runner.largest(model.forward(inputs, cache))[0].tolist()
             times.append(time.perf_counter() - start)
         return min(times)
 

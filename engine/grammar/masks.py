@@ -16,19 +16,37 @@ from kernels.sampling import apply_token_bitmask
 
 
 @dataclass(frozen=True, slots=True)
+class RowMasks:
+    """Masks of some rows of logits."""
+
+    rows: list[int]  # in rising order
+    mask: Bitmask  # [rows, words]
+
+    def apply(self, logits: Tensor) -> None:
+        """Rule tokens out of logits [R, vocab], in place."""
+        apply_token_bitmask(logits, torch.tensor(self.rows, device=logits.device), self.on(logits.device))
+
+    def on(self, device: torch.device) -> Tensor:
+        return torch.from_numpy(self.mask).to(device)
+
+    def of_rows(self, count: int, device: torch.device) -> Tensor:
+        """For each of `count` rows of logits its place in the masks, -1 where it has none: [count] int32."""
+        places = np.full(count, -1, np.int32)
+        places[self.rows] = np.arange(len(self.rows))
+        return torch.from_numpy(places).to(device)
+
+
+@dataclass(frozen=True, slots=True)
 class Pending:
     """Masks that are being filled."""
 
-    rows: list[int]  # rows of the logits that have a mask, in rising order
-    mask: Bitmask
+    masks: RowMasks
     done: Future[float]
 
-    def apply(self, logits: Tensor) -> float:
-        """Wait for the masks and rule tokens out of logits [R, vocab], in place. Returns the seconds of filling."""
+    def wait(self) -> tuple[RowMasks, float]:
+        """The masks, and the seconds that filling them took."""
         seconds = self.done.result()
-        rows = torch.tensor(self.rows, device=logits.device)
-        apply_token_bitmask(logits, rows, torch.from_numpy(self.mask).to(logits.device))
-        return seconds
+        return self.masks, seconds
 
 
 class Masks:
@@ -46,7 +64,7 @@ class Masks:
     def start(self, batch: Batch) -> Pending | None:
         """Begin to fill the masks of all rows of logits that a batch will have for sequences with a grammar.
 
-        None: there are none. The next call may only come once the result has been applied.
+        None: there are none. The next call may only come once the result has been used.
         """
         fills: list[Fill] = []
         rows: list[int] = []
@@ -63,7 +81,7 @@ class Masks:
         if len(rows) > len(self._buffer):
             self._buffer = np.empty((2 * len(rows), self._words), np.int32)
         mask = self._buffer[: len(rows)]
-        return Pending(rows, mask, self._thread.submit(self._fill, fills, mask))
+        return Pending(RowMasks(rows, mask), self._thread.submit(self._fill, fills, mask))
 
     def close(self) -> None:
         self._thread.shutdown()

@@ -2,6 +2,6 @@
 
 from engine.models.config import Llama3Scaling, ModelConfig
 from engine.models.load import load_model
-from engine.models.model import Model
+from engine.models.model import GreedyModel, Model
 
-__all__ = ["Llama3Scaling", "Model", "ModelConfig", "load_model"]
+__all__ = ["GreedyModel", "Llama3Scaling", "Model", "ModelConfig", "load_model"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -26,4 +26,18 @@ class Model(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Rows of hidden [R, hidden] -> [R, vocab] fp32."""
+        ...
+
+
+@runtime_checkable
+class GreedyModel(Protocol):
+    """A Model that finds the most probable tokens without writing the logits down."""
+
+    def largest(self, hidden: Tensor, masks: Tensor | None, mask_rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The largest logit of each row of hidden [R, hidden] and its token, of equals the first: [R] fp32, [R] int64.
+
+        `masks` [N, words] int32 has a bit for every token, set where it may be chosen; `mask_rows` [R] int32 says which
+        is whose, -1 where a row has none. Where one token alone may be chosen, any finite number stands for its logit.
+        NaN where logits are not numbers, -inf where nothing is allowed.
+        """
         ...

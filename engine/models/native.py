@@ -65,3 +65,8 @@ class NativeLlama:
     def logits(self, hidden: Tensor) -> Tensor:
         """See Model.logits."""
         return self._decoder.logits(hidden)
+
+    @torch.no_grad()
+    def largest(self, hidden: Tensor, masks: Tensor | None, mask_rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """See GreedyModel.largest."""
+        return self._decoder.largest(hidden, masks, mask_rows)

@@ -132,6 +132,23 @@ class Decoder:
         _check(self._library.nightmill_logits(self._handle, *arguments))
         return out
 
+    def largest(
+        self, hidden: Tensor, masks: Tensor | None = None, mask_rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The largest logit of each row of hidden [R, hidden] fp32 and its token, of equals the first: [R] fp32 and
+        [R] int64.
+
+        `masks` [N, words] int32 holds a bit for every token, set where it may be chosen; `mask_rows` [R] int32 says
+        which is whose, -1 where a row has none. Where one token alone may be chosen its logit is not computed but 0.
+        NaN where a row of hidden is not of numbers, and -inf where nothing is allowed.
+        """
+        rows = hidden.shape[0]
+        most, tokens = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
+        under = (None, None) if masks is None or mask_rows is None else (_pointer(masks), _pointer(mask_rows))
+        arguments = (_pointer(hidden), rows, *under, torch.get_num_threads(), most.data_ptr(), tokens.data_ptr())
+        _check(self._library.nightmill_largest(self._handle, *arguments))
+        return most, tokens
+
 
 def _pointer(tensor: Tensor) -> int:
     assert tensor.is_contiguous(), "native code reads dense tensors"

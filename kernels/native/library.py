@@ -25,6 +25,7 @@ def open_library(path: Path) -> ctypes.CDLL:
         "nightmill_finish": ([handle], number),
         "nightmill_forward": ([handle, ctypes.POINTER(Step)], number),
         "nightmill_logits": ([handle, pointer, number, number, pointer], number),
+        "nightmill_largest": ([handle, pointer, number, pointer, pointer, number, pointer, pointer], number),
     }
     for name, (arguments, result) in signatures.items():
         function = getattr(library, name)

@@ -93,7 +93,13 @@ def measure(model: Model, cache_dtype: torch.dtype, step: Step, repeats: int) ->
     config, inputs = model.config, inputs_of(step)
     num_blocks = inputs.block_tables.numel()
     cache = KVCache(
-        config.num_layers, num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim, cache_dtype, torch.device("cpu")
+        config.num_layers,
+        num_blocks,
+        BLOCK_SIZE,
+        config.num_kv_heads,
+        config.head_dim,
+        cache_dtype,
+        torch.device("cpu"),
     )
     with torch.inference_mode():
         hidden = model.forward(inputs, cache)

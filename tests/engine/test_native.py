@@ -119,3 +119,41 @@ def test_a_step_without_logits(folder):
     every = Paged(model, sequences())
     every.step({2: 150})
     assert torch.equal(silent.result(2), every.result(2)[100:])
+
+
+def masks_of(allowed: torch.Tensor) -> torch.Tensor:
+    """[N, VOCAB] bool -> [N, words] int32."""
+    words = -(-VOCAB // 32)
+    padded = torch.nn.functional.pad(allowed, (0, 32 * words - VOCAB)).view(len(allowed), words, 32)
+    return (padded.long() << torch.arange(32)).sum(-1).to(torch.int32)
+
+
+@pytest.mark.parametrize("missing", [(), ("-mno-avx512f",)], ids=["newest", "avx2"])
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_the_largest_logits_without_the_logits(tmp_path, monkeypatch, dtype, missing, num_threads):
+    monkeypatch.setattr(decoder, "library", lambda: open_library(compiler.build(flags=missing)))
+    make("llama").save_pretrained(tmp_path)
+    model = load_model(tmp_path, dtype)
+    torch.set_num_threads(num_threads)
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(33, model.config.hidden_size, generator=generator)
+    allowed = torch.rand(31, VOCAB, generator=generator) < 0.3
+    allowed[0] = False
+    allowed[0, VOCAB - 1] = True  # a single token, whose logit is not computed
+    allowed[1] = False  # nothing at all
+    mask_rows = torch.arange(33, dtype=torch.int32) - 2  # the first two rows have no mask
+    mask_rows[0] = -1
+    hidden[5, 3] = torch.nan
+    logits = model.logits(hidden)
+    logits[2:] = logits[2:].masked_fill(~allowed, -torch.inf)
+    most, tokens = model.largest(hidden, masks_of(allowed), mask_rows)
+    expected, places = logits.max(-1)
+    assert (most[2], tokens[2]) == (0.0, VOCAB - 1)
+    assert most[3] == -torch.inf
+    assert most[5].isnan()
+    others = [i for i in range(33) if i not in (2, 3, 5)]
+    assert torch.equal(most[others], expected[others])
+    assert torch.equal(tokens[others], places[others])
+    unmasked, _ = model.largest(hidden, None, None)
+    assert torch.equal(unmasked[others], model.logits(hidden).max(-1).values[others])

@@ -80,4 +80,9 @@ EXPORTED int32_t nightmill_logits(Decoder* decoder, const float* hidden, int32_t
   return guarded([&] { decoder->logits(hidden, rows, num_threads, out); });
 }
 
+EXPORTED int32_t nightmill_largest(Decoder* decoder, const float* hidden, int32_t rows, const uint32_t* masks,
+                          const int32_t* mask_of_row, int32_t num_threads, float* most, int64_t* tokens) {
+  return guarded([&] { decoder->largest(hidden, rows, masks, mask_of_row, num_threads, most, tokens); });
+}
+
 }  // extern "C"

@@ -11,7 +11,7 @@
 
 namespace nightmill {
 
-constexpr int TILES_PER_CHUNK = 4;
+constexpr int TILES_PER_CHUNK = 8;
 constexpr int CHUNK = TILES_PER_CHUNK * TILE;
 constexpr float MASKED = -1e30f;  // finite: a chunk without any visible position must not give NaN
 

@@ -11,7 +11,6 @@ namespace nightmill {
 namespace {
 
 constexpr int MOST_TILE_ROWS = 56;
-constexpr int PANELS_PER_TASK = 16;  // of the head
 
 // Rows [first(i), first(i + 1)) are tile i. Tiles are as many as keep all threads busy to the end.
 struct Tiles {
@@ -146,38 +145,6 @@ void Decoder::end_tile(int first, int rows, Workspace& work) {
     std::copy_n(work.normed.data(), shape.hidden_size,
                 step_->hidden + static_cast<ptrdiff_t>(first + r) * shape.hidden_size);
   }
-}
-
-void Decoder::logits(const float* hidden, int rows, int num_threads, float* out) {
-  struct Task {
-    Decoder* self;
-    const Left left;
-    int rows;
-    float* out;
-  };
-  use_threads(num_threads);
-  const Shape& shape = weights_.shape;
-  const int size = shape.padded_hidden();
-  std::vector<float> padded(static_cast<size_t>(rows) * static_cast<size_t>(size), 0.0f);
-  for (int r = 0; r < rows; r++) {
-    float* row = padded.data() + static_cast<ptrdiff_t>(r) * size;
-    std::copy_n(hidden + static_cast<ptrdiff_t>(r) * shape.hidden_size, shape.hidden_size, row);
-    if (shape.spread != 0) spread_row(row, shape.hidden_size);
-  }
-  const Buffer data = allocate(static_cast<size_t>(rows) * projections_->row_bytes(size));
-  std::vector<float> scales(static_cast<size_t>(rows));
-  std::vector<int32_t> sums(static_cast<size_t>(rows));
-  Task task{this, projections_->convert(padded.data(), size, size, rows, data.get(), scales.data(), sums.data()), rows,
-            out};
-  pool_->run(
-      [](void* context, int) {
-        const Task& t = *static_cast<Task*>(context);
-        const int panels = t.self->weights_.head.panels;
-        for (int i = t.self->pool_->next_task() * PANELS_PER_TASK; i < panels;
-             i = t.self->pool_->next_task() * PANELS_PER_TASK)
-          t.self->projections_->logits(t.left, t.rows, i, std::min(i + PANELS_PER_TASK, panels), t.out);
-      },
-      &task);
 }
 
 }  // namespace nightmill

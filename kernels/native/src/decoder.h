@@ -25,6 +25,13 @@ class Decoder {
   // hidden [rows, hidden_size] -> out [rows, vocab_size]
   void logits(const float* hidden, int rows, int num_threads, float* out);
 
+  // The largest logit of each row and its token, of equals the first -> most, tokens [rows]. Row r is under mask
+  // mask_of_row[r] of masks [any, vocab_size bits in words of 32], or under none where that is negative. Of a row that
+  // may have one token alone, no logit is computed: its `most` is 0. `most` is not a number where hidden is not, and
+  // minus infinity where nothing is allowed.
+  void largest(const float* hidden, int rows, const uint32_t* masks, const int32_t* mask_of_row, int num_threads,
+               float* most, int64_t* tokens);
+
  private:
   void prepare(const Step& step);
   void cut_pieces(const Step& step);
@@ -34,6 +41,8 @@ class Decoder {
   void attend(int i_layer, const std::vector<Piece>& pieces, int i_thread);
   void end_tile(int first, int rows, Workspace& work);
   void use_threads(int num_threads);
+  struct HeadRows;
+  template <class Function> void for_head_panels(Function work);
 
   Weights weights_;
   std::unique_ptr<Projections> projections_;

@@ -62,6 +62,23 @@ class ProjectionsIn final : public Projections {
     });
   }
 
+  void largest(const Left& left, int rows, int first, int last, const uint32_t* const* allowed,
+               Largest* best) const override {
+    const int size = shape_.vocab_size;
+    alignas(64) int32_t lanes[LANES];
+    for (int i = 0; i < LANES; i++) lanes[i] = i;
+    const Words lane = load_words(lanes);
+    multiply<F>(left, rows, weights_.head, first, last, [=](int r, int panel, Floats x0, Floats x1) {
+      const int token = panel * PANEL;
+      uint32_t bits = ~0u;
+      if (allowed[r] != nullptr) bits = allowed[r][token / 32] >> token % 32;
+      if (size - token < PANEL) bits &= (1u << (size - token)) - 1;
+      Largest& row = best[r];
+      take_greater(keep_bits(x0, bits, NEVER), add_words(lane, all_words(token)), row.most, row.where);
+      take_greater(keep_bits(x1, bits >> LANES, NEVER), add_words(lane, all_words(token + LANES)), row.most, row.where);
+    });
+  }
+
   Left convert(const float* x, int columns, int stride, int rows, char* data, float* scales,
                int32_t* sums) const override {
     const Left left{data, static_cast<ptrdiff_t>(row_bytes(columns)), scales, sums};

@@ -1,6 +1,7 @@
 // The products of a layer for a tile of rows, in one weight format.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -8,6 +9,8 @@
 #include "shape.h"
 
 namespace nightmill {
+
+constexpr float NEVER = -std::numeric_limits<float>::infinity();
 
 struct LayerWeights {
   Matrix qkv;      // heads padded
@@ -41,6 +44,12 @@ struct Workspace {
   std::vector<float> qkv;        // [rows, qkv_columns]
 };
 
+// The largest of a row's logits so far, lane by lane, and its token.
+struct Largest {
+  Floats most;
+  Words where;
+};
+
 class Projections {
  public:
   virtual ~Projections() = default;
@@ -51,6 +60,10 @@ class Projections {
                          Workspace& work) const = 0;
   // hidden [rows, hidden_size] -> columns [first, last) panels of logits [rows, vocab_size]
   virtual void logits(const Left& left, int rows, int first, int last, float* out) const = 0;
+  // The same columns, of which only the largest are kept: best [rows]. Row r may have the tokens that are set in
+  // allowed[r] [vocab_size bits], or any where that is null.
+  virtual void largest(const Left& left, int rows, int first, int last, const uint32_t* const* allowed,
+                       Largest* best) const = 0;
   virtual Left convert(const float* x, int columns, int stride, int rows, char* data, float* scales,
                        int32_t* sums) const = 0;
   virtual size_t row_bytes(int columns) const = 0;

@@ -46,6 +46,11 @@ inline Floats keep(Floats x, int count, float other) {
   return _mm512_mask_mov_ps(all(other), count <= 0 ? 0 : static_cast<__mmask16>((1u << count) - 1), x);
 }
 
+// x in the lanes whose bits are set and `other` in the rest.
+inline Floats keep_bits(Floats x, uint32_t bits, float other) {
+  return _mm512_mask_mov_ps(all(other), static_cast<__mmask16>(bits), x);
+}
+
 inline Words load_words(const void* p) { return _mm512_loadu_si512(p); }
 inline void store_words(void* p, Words x) { _mm512_storeu_si512(p, x); }
 inline Words zero_words() { return _mm512_setzero_si512(); }
@@ -60,6 +65,12 @@ template <int COUNT> Words shift_left_pairs(Words a) { return _mm512_slli_epi16(
 template <int COUNT> Words shift_right_pairs(Words a) { return _mm512_srai_epi16(a, COUNT); }
 inline Words dot_pairs(Words a, Words b) { return _mm512_madd_epi16(a, b); }
 inline int32_t sum_words(Words a) { return _mm512_reduce_add_epi32(a); }
+// Lane by lane: where x is greater than `most`, it takes its place, and `number` that of `where`.
+inline void take_greater(Floats x, Words number, Floats& most, Words& where) {
+  const __mmask16 greater = _mm512_cmp_ps_mask(x, most, _CMP_GT_OQ);
+  most = _mm512_mask_mov_ps(most, greater, x);
+  where = _mm512_mask_mov_epi32(where, greater, number);
+}
 inline Words to_words(Floats a) { return _mm512_cvtps_epi32(a); }  // to the nearest, halves to even
 inline Floats to_floats(Words a) { return _mm512_cvtepi32_ps(a); }
 inline Words bits(Floats a) { return _mm512_castps_si512(a); }
@@ -103,6 +114,12 @@ inline Floats keep(Floats x, int count, float other) {
   return _mm256_blendv_ps(all(other), x, _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(count), place)));
 }
 
+inline Floats keep_bits(Floats x, uint32_t bits, float other) {
+  const __m256i place = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const __m256i set = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int32_t>(bits)), place), place);
+  return _mm256_blendv_ps(all(other), x, _mm256_castsi256_ps(set));
+}
+
 inline Words load_words(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline void store_words(void* p, Words x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
 inline Words zero_words() { return _mm256_setzero_si256(); }
@@ -120,6 +137,11 @@ inline int32_t sum_words(Words a) {
   __m128i x = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
   x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
   return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
+}
+inline void take_greater(Floats x, Words number, Floats& most, Words& where) {
+  const __m256 greater = _mm256_cmp_ps(x, most, _CMP_GT_OQ);
+  most = _mm256_blendv_ps(most, x, greater);
+  where = _mm256_blendv_epi8(where, number, _mm256_castps_si256(greater));
 }
 inline Words to_words(Floats a) { return _mm256_cvtps_epi32(a); }
 inline Floats to_floats(Words a) { return _mm256_cvtepi32_ps(a); }
