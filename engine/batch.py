@@ -32,6 +32,7 @@ class Batch:
     """The slices of one step."""
 
     slices: tuple[Slice, ...]
+    copies: tuple[tuple[int, int], ...] = ()  # blocks to copy before anything is computed: (from, to)
 
     def __iter__(self) -> Iterator[Slice]:
         return iter(self.slices)

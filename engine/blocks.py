@@ -6,6 +6,7 @@ but its content is published under its prefix and may be taken up again until th
 Prefixes are kept as a tree: a published block's key is the identity of its parent's publication and its own tokens.
 Looking a key up compares the tokens themselves, so a hit is exact and no hash is trusted. Tables are released from
 their end and share whole beginnings, so a child is always evicted before its parent and nothing becomes unreachable.
+Where a beginning ends within a published block, its first tokens can be copied instead of computed (`match_part`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
 Key = tuple[int, tuple[int, ...]]
+Start = tuple[int, int]  # a parent's identity, and the first token of a block after it
 ROOT = 0  # the parent of every first block
 
 
@@ -31,6 +33,8 @@ class BlockPool:
         self._keys: list[Key | None] = [None] * num_blocks  # of published blocks
         self._identities = array("q", bytes(8 * num_blocks))  # of publications; never given twice
         self._published: dict[Key, int] = {}
+        self._starting: dict[Start, int] = {}  # a block published with this start
+        self._unwritten: set[int] = set()  # published by the step being planned
         self._last_identity = ROOT
 
     @property
@@ -64,6 +68,30 @@ class BlockPool:
             blocks.append(block)
             parent = self._identities[block]
         return blocks
+
+    def match_part(self, tokens: Sequence[int], hits: Sequence[int]) -> tuple[int, int] | None:
+        """A written block whose first tokens go on where `hits`, a match of `tokens`, end: the block and how many of
+        its tokens agree, again at least one token short of all of `tokens`. None: there is none.
+
+        Copy it before anything of the step is written: it may be evicted right away.
+        """
+        if not self._prefix_caching:
+            return None
+        start = len(hits) * self.block_size
+        block = self._starting.get((self._identities[hits[-1]] if hits else ROOT, tokens[start]))
+        if block is None or block in self._unwritten:
+            return None
+        key = self._keys[block]
+        assert key is not None, "what begins like this is published"
+        most = len(tokens) - 1 - start
+        count = 0
+        while count < most and count < self.block_size and key[1][count] == tokens[start + count]:
+            count += 1
+        return (block, count) if count else None
+
+    def plan_step(self) -> None:
+        """What was published up to now is written."""
+        self._unwritten.clear()
 
     def num_idle(self, blocks: Iterable[int]) -> int:
         """How many of these blocks are cached: holding them lowers `num_available` by so many."""
@@ -105,6 +133,9 @@ class BlockPool:
             self._keys[own] = key
             self._identities[own] = self._last_identity
             self._published[key] = own
+            # The oldest stays, as the newest is often not written yet.
+            self._starting.setdefault((key[0], key[1][0]), own)
+            self._unwritten.add(own)
             return True
         if written:
             self.hold((twin,))
@@ -129,6 +160,9 @@ class BlockPool:
         key = self._keys[block]
         assert key is not None, "a cached block has a key"
         del self._published[key]
+        start = (key[0], key[1][0])
+        if self._starting.get(start) == block:
+            del self._starting[start]
         self._keys[block] = None
         self._identities[block] = ROOT
         return block
@@ -147,3 +181,7 @@ class BlockPool:
         identities = {self._identities[block] for block in keys.values()} | {ROOT}
         assert len(identities) == len(keys) + 1, "an identity was given twice"
         assert {parent for parent, _ in keys} <= identities, "a published block lost its parent"
+        for (parent, first), block in self._starting.items():
+            key = self._keys[block]
+            assert key is not None, "a start leads to an unpublished block"
+            assert (key[0], key[1][0]) == (parent, first), "a block does not begin as its start says"

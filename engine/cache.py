@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from engine.config import EngineConfig
 from engine.dtypes import cache_dtype
 from engine.errors import OutOfCache
-from kernels.native.decoder import cache_bytes
+from kernels.native.decoder import cache_bytes, copy_blocks
 
 
 class CacheShape(Protocol):
@@ -82,6 +83,15 @@ class KVCache:
                 device=self.device,
             )
         return self._tensors[i_layer, 0], self._tensors[i_layer, 1]
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks in every layer, (from, to) one after the other."""
+        if self._tensors is not None:
+            for source, target in pairs:
+                self._tensors[:, :, target] = self._tensors[:, :, source]
+        elif self._tiles is not None and pairs:
+            _, num_kv_heads, head_dim = self._shape
+            copy_blocks(self._tiles, pairs, self.block_size, num_kv_heads, head_dim, self.dtype)
 
     @property
     def tiles(self) -> Tensor:

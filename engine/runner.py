@@ -25,6 +25,7 @@ class ModelRunner:
 
         The language-model head runs for these rows only.
         """
+        self._cache.copy(batch.copies)
         return self._model.forward(Inputs.of(batch, self._cache.block_size, self._cache.device), self._cache)
 
     @torch.inference_mode()

@@ -79,12 +79,14 @@ class Scheduler:
             self._running = [sequence for sequence in self._running if sequence.finish_reason is None]
             self._aborted = False
         slices: list[Slice] = []
+        copies: list[tuple[int, int]] = []
         before = self.num_preemptions
+        self._pool.plan_step()
         budget = self._continue(slices, self._budget)
         if self.num_preemptions == before:
-            budget = self._admit(slices, budget)
+            budget = self._admit(slices, copies, budget)
         self.num_computed_tokens += self._budget - budget
-        return Batch(tuple(slices))
+        return Batch(tuple(slices), tuple(copies))
 
     def update(self, batch: Batch) -> list[Sequence]:
         """Settle a computed batch whose tokens are appended: give back the blocks of what finished and of rejected
@@ -118,8 +120,9 @@ class Scheduler:
             index += 1
         return budget
 
-    def _admit(self, slices: list[Slice], budget: int) -> int:
-        """Slices for waiting sequences, as far as they fit whole. Returns the budget that is left."""
+    def _admit(self, slices: list[Slice], copies: list[tuple[int, int]], budget: int) -> int:
+        """Slices for waiting sequences, as far as they fit whole, and copies of what they share with others within a
+        block. Returns the budget that is left."""
         while budget and self._waiting and len(self._running) < self._max_sequences:
             sequence = self._waiting[0]
             hits = self._pool.match(sequence.tokens)
@@ -129,20 +132,23 @@ class Scheduler:
                 break
             self._waiting.popleft()
             self._running.append(sequence)
-            self._take_up(sequence, hits)
+            part = self._pool.match_part(sequence.tokens, hits)
+            self._take_up(sequence, hits, part[1] if part is not None else 0)
             start = sequence.computed
             stop = min(sequence.num_known, start + budget)
             self._grow(sequence, stop)
+            if part is not None:
+                copies.append((part[0], sequence.blocks[len(hits)]))
             self._plan(slices, sequence, start, stop)
             budget -= stop - start
         return budget
 
-    def _take_up(self, sequence: Sequence, hits: list[int]) -> None:
-        """Start from blocks found in the cache."""
+    def _take_up(self, sequence: Sequence, hits: list[int], copied: int) -> None:
+        """Start from blocks found in the cache, and so many tokens that are copied from one more."""
         self._pool.hold(hits)
         sequence.blocks.extend(hits)
         sequence.num_sealed = len(hits)
-        sequence.computed = len(hits) * self._pool.block_size
+        sequence.computed = len(hits) * self._pool.block_size + copied
         if sequence.num_cached is None:
             # Committed tokens of the output may stand behind the prompt already.
             sequence.num_cached = min(sequence.computed, sequence.num_prompt)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from kernels.native.library import library
-from kernels.native.structures import Format, Norm, Part, Shape, Step
+from kernels.native.structures import Copies, Format, Norm, Part, Shape, Step
 
 FORMATS = {torch.float32: Format.FP32, torch.bfloat16: Format.BF16, torch.int8: Format.INT8}
 TILE = 16  # slots of the cache that lie together; see src/tiles.h
@@ -26,6 +27,20 @@ def cache_bytes(num_slots: int, num_kv_heads: int, head_dim: int, dtype: torch.d
     scale = 4 if dtype == torch.int8 else 0
     per_slot = 2 * num_kv_heads * (padded_head_dim(head_dim) * dtype.itemsize + scale)
     return -(-num_slots // TILE) * TILE * per_slot
+
+
+def copy_blocks(
+    cache: Tensor,
+    pairs: Sequence[tuple[int, int]],
+    block_size: int,
+    num_kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+) -> None:
+    """Copy blocks of a cache [layers, bytes] uint8 of this dtype in every layer, (from, to) one after the other."""
+    table = torch.tensor(pairs, dtype=torch.int32)
+    sizes = (cache.shape[0], num_kv_heads, padded_head_dim(head_dim), block_size, FORMATS[dtype], len(pairs))
+    library().nightmill_copy_blocks(ctypes.byref(Copies(*sizes, _pointer(table), _pointer(cache), cache.stride(0))))
 
 
 class Decoder:

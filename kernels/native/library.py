@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from kernels.native.compiler import NoLibrary, build
-from kernels.native.structures import Shape, Step
+from kernels.native.structures import Copies, Shape, Step
 
 
 def open_library(path: Path) -> ctypes.CDLL:
@@ -25,6 +25,7 @@ def open_library(path: Path) -> ctypes.CDLL:
         "nightmill_finish": ([handle], number),
         "nightmill_forward": ([handle, ctypes.POINTER(Step)], number),
         "nightmill_logits": ([handle, pointer, number, number, pointer], number),
+        "nightmill_copy_blocks": ([ctypes.POINTER(Copies)], None),
         "nightmill_largest": ([handle, pointer, number, pointer, pointer, number, pointer, pointer], number),
     }
     for name, (arguments, result) in signatures.items():

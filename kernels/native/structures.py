@@ -57,6 +57,17 @@ class Shape(ctypes.Structure):
     ]
 
 
+class Copies(ctypes.Structure):
+    """Blocks to copy within the cache."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("num_layers", "num_heads", "dim", "block_size", "format", "count")),
+        ("pairs", ctypes.c_void_p),
+        ("cache", ctypes.c_void_p),
+        ("layer_bytes", ctypes.c_int64),
+    ]
+
+
 class Step(ctypes.Structure):
     """One step's inputs and outputs."""
 

@@ -66,6 +66,25 @@ def test_a_match_leaves_at_least_the_last_token() -> None:
     pool.check([])
 
 
+def test_part_of_a_written_block_can_be_copied() -> None:
+    pool = BlockPool(8, 4)
+    blocks = sealed(pool, [1, 2, 3, 4, 5, 6, 7, 8])
+    assert pool.match_part([1, 2, 9], []) is None, "not written yet"
+    pool.plan_step()
+    assert pool.match_part([1, 2, 9], []) == (0, 2)
+    assert pool.match_part([1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 1]) is None
+    assert pool.match_part([1, 2, 3, 4, 5, 6, 9, 9, 9], [0]) == (1, 2)
+    assert pool.match_part([1, 2, 3, 4, 5, 6], [0]) == (1, 1), "the last token is computed"
+    assert pool.match_part([1, 2, 3, 4, 5], [0]) is None
+    assert pool.match_part([2, 2, 3], []) is None
+    assert pool.match_part([5, 6, 7], []) is None, "it stands behind another beginning"
+    pool.release(blocks)
+    pool.take(7)
+    assert pool.match_part([1, 2, 3, 4, 5, 6, 9], [0]) is None, "evicted"
+    assert pool.match_part([1, 2, 9], []) == (0, 2)
+    assert BlockPool(8, 4, prefix_caching=False).match_part([1, 2, 9], []) is None
+
+
 def test_the_same_tokens_after_another_beginning_do_not_match() -> None:
     pool = BlockPool(8, 2)
     sealed(pool, [1, 2, 7, 8])

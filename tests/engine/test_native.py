@@ -121,6 +121,26 @@ def test_a_step_without_logits(folder):
     assert torch.equal(silent.result(2), every.result(2)[100:])
 
 
+@pytest.mark.parametrize("block_size", [1, 5, 16, 48])
+@pytest.mark.parametrize("cache", FORMATS)
+def test_copied_blocks_read_like_their_originals(tmp_path, cache, block_size):
+    make("llama").save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    run = Paged(model, sequences(), cache_dtype=FORMATS[cache], block_size=block_size)
+    run.step({2: 149})
+    copied = Paged(model, sequences(), cache_dtype=FORMATS[cache], block_size=block_size)
+    copied.step({2: 149})
+    # What belongs to the sequence moves two blocks on, and its old first blocks are overwritten meanwhile.
+    own = copied.tables[2].tolist()
+    spare = sorted(set(range(copied.cache.num_blocks)) - set(own))[:2]
+    moved = [*own[2:], *spare]
+    copied.cache.copy(list(zip(reversed(own), reversed(moved), strict=True)))
+    copied.tables[2] = torch.tensor(moved)
+    run.step({2: 1})
+    copied.step({2: 1})
+    assert torch.equal(copied.result(2), run.result(2))
+
+
 def masks_of(allowed: torch.Tensor) -> torch.Tensor:
     """[N, VOCAB] bool -> [N, words] int32."""
     words = -(-VOCAB // 32)

@@ -106,6 +106,21 @@ def test_a_sequence_admitted_in_the_same_step_shares_the_beginning() -> None:
     assert (bench.scheduler.num_prompt_tokens, bench.scheduler.num_cached_tokens) == (19, 8)
 
 
+def test_what_is_shared_within_a_block_is_copied() -> None:
+    bench = Bench(budget=100)
+    bench.add("a", [1, 2, 3, 4, 5, 6, 7, 8], max_tokens=1)
+    bench.add("b", [1, 2, 3, 4, 5, 6, 9])
+    assert bench.step() == [("a", 0, 8), ("b", 4, 7)], "nothing to copy within the step that computes it"
+    bench.add("c", [1, 2, 3, 4, 5, 6, 7, 9])
+    batch = bench.scheduler.schedule()
+    (source, target) = batch.copies[0]
+    assert names(batch) == [("b", 7, 8), ("c", 7, 8)]
+    assert (source, target) == (1, bench.sequences["c"].blocks[1])
+    assert bench.sequences["c"].num_cached == 7
+    bench.settle(batch)
+    bench.check()
+
+
 def test_output_is_found_by_a_later_prompt() -> None:
     bench = Bench(budget=100)
     bench.add("a", [1, 2, 3], max_tokens=3)

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <new>
 
+#include "copies.h"
 #include "decoder.h"
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -84,5 +85,7 @@ EXPORTED int32_t nightmill_largest(Decoder* decoder, const float* hidden, int32_
                           const int32_t* mask_of_row, int32_t num_threads, float* most, int64_t* tokens) {
   return guarded([&] { decoder->largest(hidden, rows, masks, mask_of_row, num_threads, most, tokens); });
 }
+
+EXPORTED void nightmill_copy_blocks(const nightmill::Copies* copies) { nightmill::copy_blocks(*copies); }
 
 }  // extern "C"

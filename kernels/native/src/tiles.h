@@ -76,10 +76,12 @@ struct LayerCache {
     return {data + static_cast<size_t>(slot / TILE * num_heads + head) * Tile<F>::bytes(dim), dim};
   }
 
+  bool whole_tiles() const { return block_size % TILE == 0; }
+
   // The TILE positions from `first` on of the sequence with this block table. Where blocks are no multiple of a tile,
   // the slots before `stop` are gathered into `scratch`.
   Tile<F> positions(const int32_t* blocks, int first, int stop, int head, char* scratch) const {
-    if (block_size % TILE == 0) return tile(slot_of(blocks, first), head);
+    if (whole_tiles()) return tile(slot_of(blocks, first), head);
     const Tile<F> gathered{scratch, dim};
     for (int i = 0; i < TILE && first + i < stop; i++) {
       const int64_t slot = slot_of(blocks, first + i);
