@@ -85,6 +85,13 @@ class Attention {
   // Bytes of a row's weights; int8 has its high bytes in the first half and its low bytes in the second.
   static constexpr ptrdiff_t WEIGHT_BYTES = F::FORMAT == Format::INT8 ? 2 * CHUNK : CHUNK * sizeof(typename F::Element);
 
+  // Scores are in units whose power gives the weight: e, or 2 where the weights are kept in 16 bits.
+  static constexpr float UNIT = F::FORMAT == Format::INT8 ? LOG2_E : 1.0f;
+  static Floats power(Floats x) {
+    if constexpr (F::FORMAT == Format::INT8) return quick_power_of_two(x);
+    return exponential(x);
+  }
+
   int num_vectors() const { return (num_tiles_ * TILE_VECTORS + 1) / 2 * 2; }
 
   // scores[r, j] = q[r] . k[j], as raw sums.
@@ -111,7 +118,7 @@ class Attention {
         Floats x = load(scores + v * LANES);
         if constexpr (F::FORMAT == Format::INT8) {
           const Tile<F>& tile = tiles_[v / TILE_VECTORS];
-          const Floats unit = mul(all(q_.rows.scales[r] * q_.scale),
+          const Floats unit = mul(all(q_.rows.scales[r] * q_.scale * UNIT),
                                   load(tile.key_scales() + v % TILE_VECTORS * LANES));
           x = mul(to_floats(sub_words(bits(x), all_words(q_.rows.sums[r]))), unit);
         } else {
@@ -126,7 +133,7 @@ class Attention {
     }
     for (int r = 0; r < q_.num_rows; r += LANES)
       store(&s_.decay[static_cast<size_t>(r)],
-            exponential(sub(load(&s_.decay[static_cast<size_t>(r)]), load(&s_.most[static_cast<size_t>(r)]))));
+            power(sub(load(&s_.decay[static_cast<size_t>(r)]), load(&s_.most[static_cast<size_t>(r)]))));
   }
 
   // Scores -> weights exp(score - most), in the cache's format; total.
@@ -138,7 +145,7 @@ class Attention {
       char* out = s_.weights.get() + r * WEIGHT_BYTES;
       Floats total = zeros(), most = zeros();
       for (int v = 0; v < num_vectors(); v++) {
-        Floats x = exponential(sub(load(scores + v * LANES), all(s_.most[row])));
+        Floats x = power(sub(load(scores + v * LANES), all(s_.most[row])));
         total = add(total, x);
         if constexpr (F::FORMAT == Format::FP32) store(reinterpret_cast<float*>(out) + v * LANES, x);
         if constexpr (F::FORMAT == Format::BF16) store_halves(out + 2 * v * LANES, to_bf16(x));

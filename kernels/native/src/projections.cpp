@@ -122,7 +122,8 @@ class ProjectionsIn final : public Projections {
   void activate(const Left& left, int rows, const Matrix& gate_up, float* out) const {
     const int stride = shape_.padded_intermediate();
     multiply<F>(left, rows, gate_up, 0, gate_up.panels, [=](int r, int panel, Floats gate, Floats up) {
-      store(out + static_cast<ptrdiff_t>(r) * stride + panel * LANES, mul(silu(gate), up));
+      const Floats opened = F::FORMAT == Format::INT8 ? quick_silu(gate) : silu(gate);
+      store(out + static_cast<ptrdiff_t>(r) * stride + panel * LANES, mul(opened, up));
     });
   }
 

@@ -34,6 +34,8 @@ inline Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 inline Floats divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }
 inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+inline Floats reciprocal(Floats a) { return _mm512_rcp14_ps(a); }  // about
 inline Floats magnitude(Floats a) { return _mm512_abs_ps(a); }
 inline Floats round(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline float sum(Floats a) { return _mm512_reduce_add_ps(a); }
@@ -95,6 +97,8 @@ inline Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 inline Floats divide(Floats a, Floats b) { return _mm256_div_ps(a, b); }
 inline Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 inline Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+inline Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
+inline Floats reciprocal(Floats a) { return _mm256_rcp_ps(a); }
 inline Floats magnitude(Floats a) { return _mm256_andnot_ps(all(-0.0f), a); }
 inline Floats round(Floats a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline __m128 halves_of(Floats a, bool high) { return high ? _mm256_extractf128_ps(a, 1) : _mm256_castps256_ps128(a); }
@@ -188,6 +192,28 @@ inline Floats exponential(Floats x) {
   y = fma(y, r, all(5.0000001201e-1f));
   y = fma(mul(y, r), r, add(r, all(1.0f)));
   return scale_by_power(y, n);
+}
+
+// 2^x to 3e-6 for x <= 126, 0 far below: for what is kept in fewer bits than that anyway. The polynomial is the minimax
+// one of the relative error over [-1/2, 1/2].
+inline Floats quick_power_of_two(Floats x) {
+  const Floats n = round(x);
+  const Floats r = sub(x, n);
+  Floats y = fma(all(9.5701003447e-3f), r, all(5.5917859077e-2f));
+  y = fma(y, r, all(2.4024744332e-1f));
+  y = fma(y, r, all(6.9312179089e-1f));
+  y = fma(y, r, all(9.9999928474e-1f));
+  return scale_by_power(y, n);
+}
+
+constexpr float LOG2_E = 1.44269504088896341f;
+
+inline Floats quick_silu(Floats x) {
+  const Floats limited = max(mul(x, all(-LOG2_E)), all(-126.0f));
+  const Floats below = add(all(1.0f), quick_power_of_two(min(limited, all(126.0f))));
+  Floats inverse = reciprocal(below);  // to 12 bits; one step of Newton's doubles them
+  inverse = mul(inverse, sub(all(2.0f), mul(below, inverse)));
+  return mul(x, inverse);
 }
 
 inline Floats silu(Floats x) { return divide(x, add(all(1.0f), exponential(sub(zeros(), max(x, all(-87.0f)))))); }
