@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from engine.drafter.profile import measure
 from engine.engine import Engine
 from engine.errors import InvalidRequest
 from engine.grammar import Grammars, vocabulary
+from engine.machine import Machine
 from engine.models import load_model
 from engine.tokenizer import Tokenizer, load_tokenizer
 
+log = logging.getLogger(__name__)
 SAMPLES = 64  # places of a file that the fingerprint reads
 SAMPLE_BYTES = 4096
 # What decides a model's outputs: weights, configuration, tokenizer, chat template.
@@ -43,6 +46,7 @@ def load(path: Path, config: EngineConfig, *, draft: Path | None = None, costs: 
     Raises ModelError or UnsupportedModel, which name the file, InvalidRequest for a configuration that the model cannot
     serve, OutOfCache.
     """
+    log.info("dtype=%s on %s", config.dtype, Machine.here())
     model = load_model(path, config.dtype, config.device)
     tokenizer = load_tokenizer(path)
     eos_token_ids = tokenizer.eos_token_ids | model.config.eos_token_ids

