@@ -44,6 +44,15 @@ class Batch:
     def num_tokens(self) -> int:
         return sum(stop - start for _, start, stop in self.slices)
 
+    @property
+    def num_logits(self) -> list[int]:
+        """Of each slice, see Slice.num_logits."""
+        counts = []
+        for sequence, start, stop in self.slices:
+            last = len(sequence.tokens) - 1
+            counts.append(stop - start if start >= last else max(stop - last, 0))
+        return counts
+
 
 class Sampled(NamedTuple):
     """What a step found out for one slice.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.blocks import BlockPool
@@ -17,12 +18,12 @@ class Counters:
     steps: int = 0
     output_tokens: int = 0
     forced_tokens: int = 0
-    step_seconds: float = 0.0
     mask_seconds: float = 0.0
-    grammar_seconds: float = 0.0
 
-    def stats(self, scheduler: Scheduler, pool: BlockPool, drafts: tuple[DraftStats, ...]) -> EngineStats:
-        """A snapshot, together with the state of the queues and the pool."""
+    def stats(
+        self, scheduler: Scheduler, pool: BlockPool, drafts: tuple[DraftStats, ...], seconds: Mapping[str, float]
+    ) -> EngineStats:
+        """A snapshot, together with the state of the queues and the pool. `seconds`: by part of a step (clock.py)."""
         return EngineStats(
             steps=self.steps,
             prompt_tokens=scheduler.num_prompt_tokens,
@@ -36,8 +37,9 @@ class Counters:
             blocks_used=pool.num_used,
             blocks_cached=pool.num_cached,
             forced_tokens=self.forced_tokens,
-            step_seconds=self.step_seconds,
+            step_seconds=sum(seconds.values()),
+            model_seconds=seconds["model"],
             mask_seconds=self.mask_seconds,
-            grammar_seconds=self.grammar_seconds,
+            grammar_seconds=seconds["masks"],
             drafts=drafts,
         )

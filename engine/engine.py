@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Items
 
 import torch
@@ -12,6 +11,7 @@ from engine.admission import Admission
 from engine.batch import Batch, Sampled, Slice
 from engine.blocks import BlockPool
 from engine.cache import KVCache
+from engine.clock import Clock
 from engine.config import EngineConfig
 from engine.counters import Counters
 from engine.drafter import Speculation
@@ -78,6 +78,7 @@ class Engine:
         self._sequences: dict[Hashable, Sequence] = {}  # in flight, by request id
         self._due: list[Sequence] = []  # ended outside a step; their outputs come out of the next
         self._counters = Counters()
+        self._clock = Clock()
 
     @property
     def has_room(self) -> bool:
@@ -119,21 +120,26 @@ class Engine:
     def step(self) -> list[Output]:
         """Compute one batch. Returns what finished, in no particular order."""
         finished, self._due = self._due, []
+        clock = self._clock
+        clock.start()
         batch = self._scheduler.schedule()
+        clock.lap("schedule")
         if batch.slices:
-            start = time.perf_counter()
-            settled = zip(batch.slices, self._compute(batch), strict=True)
-            ready = [piece.sequence for piece, sampled in settled if self._advance(piece, sampled)]
+            settled = zip(batch.slices, batch.num_logits, self._compute(batch), strict=True)
+            ready = [piece.sequence for piece, count, sampled in settled if self._advance(piece, count, sampled)]
             ended = self._scheduler.update(batch)
             for sequence in ended:
                 del self._sequences[sequence.request.id]
                 self._forget(sequence)
             finished += ended
+            clock.lap("settle")
             if self._speculation is not None and ready:
                 self._speculation.propose(ready, self._load(ready))
+                clock.lap("draft")
             self._counters.steps += 1
-            self._counters.step_seconds += time.perf_counter() - start
-        return [completion(sequence) for sequence in finished]
+        outputs = [completion(sequence) for sequence in finished]
+        clock.lap("output")
+        return outputs
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Output]:
         """The outputs of all requests, as they finish.
@@ -165,7 +171,11 @@ class Engine:
 
     def stats(self) -> EngineStats:
         drafts = self._speculation.stats() if self._speculation is not None else ()
-        return self._counters.stats(self._scheduler, self._pool, drafts)
+        return self._counters.stats(self._scheduler, self._pool, drafts, self._clock.seconds)
+
+    def profile(self) -> Mapping[str, float]:
+        """Seconds since the engine was built by part of a step (engine.clock.PARTS). A live view."""
+        return self._clock.seconds
 
     def check(self) -> None:
         """Assert the block pool's invariants against the sequences in flight. For tests: slow."""
@@ -188,24 +198,32 @@ class Engine:
 
     def _compute(self, batch: Batch) -> list[Sampled]:
         """Run the model, beside it work out what formats allow, and choose."""
-        start = time.perf_counter()
+        clock = self._clock
         pending = self._masks.start(batch) if self._masks is not None else None
-        started = time.perf_counter()
-        hidden = self._runner.run(batch)
+        clock.lap("masks")
+        inputs = self._runner.prepare(batch)
+        clock.lap("inputs")
+        hidden = self._runner.run(inputs)
+        clock.lap("model")
         masks = None
         if pending is not None:
-            computed = time.perf_counter()
             masks, seconds = pending.wait()
             self._counters.mask_seconds += seconds
-            self._counters.grammar_seconds += time.perf_counter() - computed + started - start
+            clock.lap("masks")
         if all(piece.sequence.plain for piece in batch.slices):
-            return settle(*self._runner.largest(hidden, masks), batch)
-        return self._sampler.sample(self._runner.logits(hidden, masks), batch)
+            most, tokens = self._runner.largest(hidden, masks)
+            clock.lap("model")
+            sampled = settle(most, tokens, batch)
+        else:
+            logits = self._runner.logits(hidden, masks)
+            clock.lap("model")
+            sampled = self._sampler.sample(logits, batch)
+        clock.lap("sample")
+        return sampled
 
-    def _advance(self, piece: Slice, sampled: Sampled) -> bool:
+    def _advance(self, piece: Slice, num_logits: int, sampled: Sampled) -> bool:
         """Settle one slice of a computed batch. Returns whether its output grew and goes on."""
         sequence = piece.sequence
-        verified = piece.num_logits - 1
         sequence.computed = piece.stop
         if not sampled.valid:
             sequence.error = ("invalid_logits", "the model's logits are not finite numbers")
@@ -214,8 +232,8 @@ class Engine:
             if not sequence.pending:
                 sequence.walk()
         elif sampled.tokens:
-            if self._speculation is not None:
-                self._speculation.settle(sequence, verified, len(sampled.tokens) - 1)
+            if num_logits > 1 and self._speculation is not None:
+                self._speculation.settle(sequence, num_logits - 1, len(sampled.tokens) - 1)
             before = len(sequence.tokens)
             self._stops.accept(sequence, sampled)
             if sequence.request.forced == "commit" and sequence.finish_reason is None:

@@ -10,6 +10,7 @@ from engine.cache import KVCache
 from engine.grammar.masks import RowMasks
 from engine.inputs import Inputs
 from engine.models import GreedyModel, Model
+from kernels.sampling import most_probable
 
 
 class ModelRunner:
@@ -19,14 +20,18 @@ class ModelRunner:
         self._model = model
         self._cache = cache
 
+    def prepare(self, batch: Batch) -> Inputs:
+        """Copy what the batch begins with, and make what `run` computes it from. The batch has at least one slice."""
+        self._cache.copy(batch.copies)
+        return Inputs.of(batch, self._cache.block_size, self._cache.device)
+
     @torch.inference_mode()
-    def run(self, batch: Batch) -> Tensor:
+    def run(self, inputs: Inputs) -> Tensor:
         """Compute a batch -> hidden states [R, hidden] of the last `num_logits` tokens of every slice, in batch order.
 
         The language-model head runs for these rows only.
         """
-        self._cache.copy(batch.copies)
-        return self._model.forward(Inputs.of(batch, self._cache.block_size, self._cache.device), self._cache)
+        return self._model.forward(inputs, self._cache)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, masks: RowMasks | None = None) -> Tensor:
@@ -45,6 +50,4 @@ class ModelRunner:
             if masks is None:
                 return self._model.largest(hidden, None, None)
             return self._model.largest(hidden, masks.on(hidden.device), masks.of_rows(hidden.shape[0], hidden.device))
-        logits = self.logits(hidden, masks)
-        most, tokens = logits.max(dim=-1) if len(logits) else (logits.new_empty(0), logits.new_empty(0))
-        return most, tokens
+        return most_probable(self.logits(hidden, masks))

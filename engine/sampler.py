@@ -21,6 +21,7 @@ from engine.philox import ACCEPTANCE, RESIDUAL, uniform
 from engine.rejection import resolve
 from engine.request import TokenLogprobs
 from engine.sequence import Sequence
+from kernels.sampling import most_probable
 
 
 class Row(NamedTuple):
@@ -40,12 +41,12 @@ class Sampler:
 
         Scores of choices go into their sequences' Scoring. Greedy rows are an argmax, without a softmax.
         """
-        counts = [piece.num_logits for piece in batch.slices]
+        counts = batch.num_logits
         rows = _special_rows(batch, counts)
         generating = [row for row in rows if row.sequence.scoring is None]
         _penalise(logits, [row for row in generating if row.sequence.history is not None])
         _forbid_stops(logits, generating)
-        best, greedy = logits.max(dim=-1) if len(logits) else (logits.new_empty(0), logits.new_empty(0))
+        best, greedy = most_probable(logits)
         valid: list[bool] = best.isfinite().tolist()
         drawn = [row for row in generating if valid[row.line] and not row.sequence.request.sampling.greedy]
         tokens: list[int] = greedy.tolist()
@@ -62,8 +63,7 @@ class Sampler:
 
 def settle(most: Tensor, tokens: Tensor, batch: Batch) -> list[Sampled]:
     """What the largest logit of each row [R] and its token [R] say of a batch of plain sequences."""
-    counts = [piece.num_logits for piece in batch.slices]
-    return _verify(batch, counts, tokens.tolist(), most.isfinite().tolist(), {})
+    return _verify(batch, batch.num_logits, tokens.tolist(), most.isfinite().tolist(), {})
 
 
 def _special_rows(batch: Batch, counts: list[int]) -> list[Row]:
@@ -90,6 +90,8 @@ def _verify(
         stop = index + count
         if not sound and not all(valid[index:stop]):
             results.append(INVALID)
+        elif count == 1 and sequence.plain:  # nearly all of them
+            results.append(Sampled([tokens[index]]))
         elif count == 0 or sequence.scoring is not None:
             results.append(NOTHING)
         else:

@@ -44,6 +44,7 @@ class Sequence:
         "request",
         "scoring",
         "seed",
+        "simple",
         "stop_ids",
         "stopped_by",
         "tail",
@@ -93,6 +94,8 @@ class Sequence:
             and sampling.logprobs is None
             and sampling.min_tokens == 0
         )
+        # Nor is anything but its end looked for in the tokens of a simple one.
+        self.simple = self.plain and grammar is None and not sampling.stop
 
     @property
     def num_known(self) -> int:

@@ -24,6 +24,7 @@ class EngineStats:
     blocks_cached: int
     forced_tokens: int  # of outputs, committed because their formats force them
     step_seconds: float  # spent in steps
+    model_seconds: float  # of step_seconds, spent in the model; the rest is the host's work
     mask_seconds: float  # spent on filling masks, beside the model
-    grammar_seconds: float  # of step_seconds, spent on formats: waiting for masks, applying them, following outputs
+    grammar_seconds: float  # of step_seconds, spent on masks: beginning them, waiting for them, applying them
     drafts: tuple[DraftStats, ...]  # by drafter

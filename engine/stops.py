@@ -25,6 +25,9 @@ class Stops:
 
     def accept(self, sequence: Sequence, sampled: Sampled) -> None:
         """Append sampled.tokens as far as they go, and finish the sequence where it ends."""
+        if len(sampled.tokens) == 1 and sequence.simple and not sequence.draft:
+            _accept_one(sequence, sampled.tokens[0])
+            return
         sampling = sequence.request.sampling
         tokens, output = sampled.tokens, sequence.num_output
         reason: FinishReason | None = None
@@ -64,6 +67,15 @@ class Stops:
         keep = max(len(wanted.encode()) for wanted in stop) - 1
         sequence.tail = text[-keep:] if keep else b""
         return None
+
+
+def _accept_one(sequence: Sequence, token: int) -> None:
+    """The same for the one token of a step without a draft, where nothing but its end can be of interest."""
+    sequence.tokens.append(token)
+    if token in sequence.stop_ids:
+        sequence.finish(FinishReason.STOP, token)
+    elif sequence.num_output >= sequence.request.sampling.max_tokens:
+        sequence.finish(FinishReason.LENGTH)
 
 
 def follow(sequence: Sequence, tokens: Items[int]) -> bool:

@@ -11,6 +11,19 @@ from torch import Tensor
 ROWS = 64  # rows taken together on a device: bounds the temporary memory
 
 
+def most_probable(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of each row of logits [R, vocab], and the first place of it -> [R] fp32, [R] int64.
+
+    Where a row holds a NaN, that is its largest.
+    """
+    if logits.device.type != "cpu" or not len(logits):
+        values, tokens = logits.max(dim=-1)
+        return values, tokens
+    # NumPy finds a place with vector instructions, torch number by number: 13 times the time at 64 rows of 49,152.
+    tokens = torch.from_numpy(logits.numpy().argmax(-1))
+    return logits.gather(-1, tokens[:, None])[:, 0], tokens
+
+
 def apply_token_bitmask(logits: Tensor, rows: Tensor, mask: Tensor) -> None:
     """reference.apply_token_bitmask, in place: logits [R, vocab] at rows [N] under mask [N, words] int32."""
     if logits.device.type == "cpu":

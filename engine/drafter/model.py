@@ -102,7 +102,8 @@ class ModelDrafter:
             if not growing:
                 break
             slices = [Slice(run.shadow, run.shadow.computed, len(run.shadow.tokens)) for run in growing]
-            logits = self._runner.logits(self._runner.run(Batch(tuple(slices))))
+            inputs = self._runner.prepare(Batch(tuple(slices)))
+            logits = self._runner.logits(self._runner.run(inputs))
             for run in growing:
                 run.shadow.computed = len(run.shadow.tokens)
             self._choose(logits, growing)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels import reference, sampling
-from kernels.sampling import apply_token_bitmask
+from kernels.sampling import apply_token_bitmask, most_probable
 
 
 @pytest.mark.parametrize("vocab", [1, 31, 32, 33, 97, 1000])
@@ -47,3 +47,23 @@ def test_the_variant_for_devices_does_the_same() -> None:
     reference.apply_token_bitmask(expected, rows, mask)
     sampling.add_bitmask_bias(logits, rows, mask)
     assert torch.equal(logits, expected)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 70])
+def test_the_most_probable(rows: int) -> None:
+    logits = torch.randn(rows, 1001, generator=torch.Generator().manual_seed(rows))
+    values, tokens = most_probable(logits)
+    assert (values.shape, tokens.dtype) == ((rows,), torch.int64)
+    expected = logits.max(dim=-1)
+    assert torch.equal(values, expected.values)
+    assert torch.equal(tokens, expected.indices)
+
+
+def test_the_most_probable_of_odd_rows() -> None:
+    inf, nan = torch.inf, torch.nan
+    logits = torch.tensor([[1.0, 3, 3], [-inf, -inf, -inf], [inf, 0, inf], [5, nan, 9], [-inf, -7, -inf]])
+    values, tokens = most_probable(logits)
+    assert tokens.tolist() == [1, 0, 0, 1, 1]
+    assert values.tolist()[:3] == [3.0, -inf, inf]
+    assert values[3].isnan()
+    assert values[4] == -7.0
