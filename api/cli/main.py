@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from api.cli import bench, doctor, job_commands, serving
 from api.cli import demo as demonstration
-from api.cli import doctor, job_commands, serving
 from api.cli.friendly import EPILOG, Url, console, friendly, out
 from api.cli.options import JobOptions, with_job_options
 from api.cli.run import exit_status, model_name, report
@@ -34,6 +34,7 @@ models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 app.add_typer(job_commands.app)
 app.add_typer(doctor.app)
+app.add_typer(bench.app)
 
 
 @app.command(epilog=EPILOG)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -137,3 +139,29 @@ def test_the_demos_rouge() -> None:
     lines = shown.file.getvalue().splitlines()
     assert [line.split("│")[2:5] for line in lines if "model" in line] == [[" 0.000   ", " 0.000   ", " 0.000   "]]
     assert any("first 120 words" in line and line.count("1.000") == 3 for line in lines)
+
+
+MEASURED: dict[str, Any] = {
+    "model": "m", "dtype": "int8", "sequences": 64, "load_seconds": 1.0, "host_share": 0.031, "rows": 10,
+    "prompt_tokens": 100, "cached_tokens": 20, "output_tokens": 50, "steps": 5, "seconds": 2.0,
+    "parts": {"model": 1.938, "sample": 0.062},
+}  # fmt: skip
+
+
+def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTMILL_ENGINE_FACTORY", "any:thing")
+    wanted = ["--rows", "7", "--max-tokens", "64"]
+    program = f"import sys; assert sys.argv[1:] == {wanted}; print({json.dumps(MEASURED)!r})"
+    monkeypatch.setattr("api.cli.bench.COMMAND", (sys.executable, "-c", program))
+    text = runner.invoke(app, ["bench", "--rows", "7", "--profile"]).stdout.splitlines()
+    assert text[0] == "m int8, 64 sequences: 5.00 rows/s, 75 tokens/s (25 written/s), loaded in 1.0 s"
+    assert [line.split() for line in text if "sample" in line] == [["│", "sample", "│", "12.400", "│", "3.10%", "│"]]
+    assert text[-1] == "host share of wall time: 3.1%"
+    assert json.loads(runner.invoke(app, ["bench", "--rows", "7", "--json"]).stdout) == MEASURED
+
+
+def test_bench_without_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTMILL_ENGINE_FACTORY", "any:thing")
+    monkeypatch.setattr("api.cli.bench.COMMAND", (sys.executable, "-c", "raise SystemExit('it is broken')"))
+    result = runner.invoke(app, ["bench"])
+    assert (result.exit_code, result.stderr) == (4, "error: it is broken\n")
