@@ -20,6 +20,7 @@ class ModelRunner:
         self._model = model
         self._cache = cache
 
+    @torch.inference_mode()
     def prepare(self, batch: Batch) -> Inputs:
         """Copy what the batch begins with, and make what `run` computes it from. The batch has at least one slice."""
         self._cache.copy(batch.copies)

@@ -26,5 +26,5 @@ class EngineStats:
     step_seconds: float  # spent in steps
     model_seconds: float  # of step_seconds, spent in the model; the rest is the host's work
     mask_seconds: float  # spent on filling masks, beside the model
-    grammar_seconds: float  # of step_seconds, spent on masks: beginning them, waiting for them, applying them
+    grammar_seconds: float  # of step_seconds, spent on masks: beginning to fill them, and waiting for them
     drafts: tuple[DraftStats, ...]  # by drafter
