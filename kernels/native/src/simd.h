@@ -194,15 +194,15 @@ inline Floats exponential(Floats x) {
   return scale_by_power(y, n);
 }
 
-// 2^x to 3e-6 for x <= 126, 0 far below: for what is kept in fewer bits than that anyway. The polynomial is the minimax
-// one of the relative error over [-1/2, 1/2].
+// 2^x to 3e-6 for x <= 126, exact at 0, 0 far below: for what is kept in fewer bits than that anyway. The polynomial is
+// the minimax one of the relative error over [-1/2, 1/2] among those that are 1 at 0.
 inline Floats quick_power_of_two(Floats x) {
   const Floats n = round(x);
   const Floats r = sub(x, n);
-  Floats y = fma(all(9.5701003447e-3f), r, all(5.5917859077e-2f));
-  y = fma(y, r, all(2.4024744332e-1f));
-  y = fma(y, r, all(6.9312179089e-1f));
-  y = fma(y, r, all(9.9999928474e-1f));
+  Floats y = fma(all(9.5828529447e-03f), r, all(5.5906426162e-02f));
+  y = fma(y, r, all(2.4024099112e-01f));
+  y = fma(y, r, all(6.9312417507e-01f));
+  y = fma(y, r, all(1.0f));
   return scale_by_power(y, n);
 }
 
