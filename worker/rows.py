@@ -98,7 +98,8 @@ class RowMaker:
             # One seed for all rows would give them all the same stream of random numbers.
             digest = hashlib.blake2b(f"{self._seed}:{index}".encode(), digest_size=8).digest()
             sampling = replace(sampling, seed=int.from_bytes(digest) >> 1)
-        return Request(index, tokens, sampling, self._recipe.choices, format, self._forced, self._group)
+        choices, margin = self._recipe.choices, self._recipe.choice_margin
+        return Request(index, tokens, sampling, choices, format, self._forced, self._group, margin)
 
     def prompt(self, row: Row, text: str) -> Prompt:
         """The prompt's tokens, cut as the job's `on_long` says. Raises RowRefused: too_long, invalid_messages."""

@@ -2,11 +2,14 @@
 
 w1 is recast as a choice among the labels that its prompts list. `scored` asks the engine for the probability of every
 label (what the recipe `label` does), `written` has it write one token by token under a choice format, `free` has it
-write up to 8 tokens as it likes. Repetitions alternate, because the machine's speed drifts.
+write up to 8 tokens as it likes. `prompts` computes the prompts and one token, with no format: no way to label can be
+faster, as every prompt must be read, so its rate over that of `written` is the most that scoring can gain. Repetitions
+alternate, because the machine's speed drifts.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -14,9 +17,10 @@ from dataclasses import dataclass
 
 from engine import Format, LoadedModel, Output, Request, SamplingParams
 from tests.bench.workloads import Item, load, salted
-from worker.recipes.label import label_tokens
+from worker.recipes.label import UNFINISHED, label_tokens
 
 FREE_TOKENS = 8
+MARGIN = -math.log(UNFINISHED)  # what the recipe asks for where no prior shifts the scores
 TIE = 1e-4  # log-probabilities closer than this are equal: sums of fp32 in another order
 
 
@@ -36,11 +40,16 @@ class Speeds:
     scored: Speed
     written: Speed
     free: Speed
+    prompts: Speed
     same_as_written: float  # share of the rows that get the same label either way
 
     @property
     def ratio(self) -> float:
         return self.scored.rows / self.written.rows
+
+    @property
+    def ceiling(self) -> float:
+        return self.prompts.rows / self.written.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +74,10 @@ def measure(loaded: LoadedModel, rows: int, repetitions: int) -> Speeds:
     longest = SamplingParams(max_tokens=max(map(len, choices)) + 1)
     format = Format.choice(labels)
     kinds: dict[str, Callable[[int, Item], Request]] = {
-        "scored": lambda number, item: Request(number, item.prompt_ids, choices=choices),
+        "scored": lambda number, item: Request(number, item.prompt_ids, choices=choices, choice_margin=MARGIN),
         "written": lambda number, item: Request(number, item.prompt_ids, longest, format=format, group="w1"),
         "free": lambda number, item: Request(number, item.prompt_ids, SamplingParams(max_tokens=FREE_TOKENS)),
+        "prompts": lambda number, item: Request(number, item.prompt_ids, SamplingParams(max_tokens=1)),
     }
     speeds: dict[str, list[float]] = {kind: [] for kind in kinds}
     tokens: dict[str, float] = {}
@@ -75,7 +85,7 @@ def measure(loaded: LoadedModel, rows: int, repetitions: int) -> Speeds:
     for repetition in range(-1, repetitions):  # the first one warms up
         for kind, request in kinds.items():
             # Every run has prompts of its own, or the prefix cache would answer the later ones.
-            run = salted(items, 3 * (repetition + 1) + list(kinds).index(kind))
+            run = salted(items, len(kinds) * (repetition + 1) + list(kinds).index(kind))
             before, computed = time.perf_counter(), loaded.engine.stats().computed_tokens
             outputs = ordered(loaded, [request(number, item) for number, item in enumerate(run)])
             seconds = time.perf_counter() - before

@@ -48,7 +48,8 @@ def main() -> int:
     equal = all(agreement.equal == agreement.rows for agreement in agreements)
     speeds = measure(loaded, options.rows, options.repetitions)
     print(f"scored and written labels are the same in {speeds.same_as_written:.1%} of the rows")
-    print(f"w1 written freely, up to 8 tokens: {speeds.free}")
+    print(f"w1 written freely, up to 8 tokens: {speeds.free}; its prompts alone: {speeds.prompts}")
+    print(f"the most that any way to label can gain over writing here: {speeds.ceiling:.2f} times")
     print(
         f"w1 scored: {speeds.scored}; written under a choice format: {speeds.written}; "
         f"{speeds.ratio:.2f} times as fast (wanted: {LEAST_RATIO:g})"

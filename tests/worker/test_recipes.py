@@ -54,6 +54,16 @@ def test_generate() -> None:
     assert made(Generate(template="x")).messages({}, "t") == [{"role": "user", "content": "t"}]
 
 
+def test_improbable_labels_are_left_unfinished_unless_all_are_wanted() -> None:
+    labels = ("a", "b")
+    assert made(Label(labels=labels, calibration="none")).choice_margin == pytest.approx(math.log(1e6))
+    assert made(Label(labels=labels, calibration="none", label_probs=True)).choice_margin is None
+    assert made(Label(labels=labels, calibration="batch")).choice_margin is None, "the prior is still to be measured"
+    calibrated = made(Label(labels=labels, calibration="batch"), label_prior=[0.9, 0.1])
+    assert calibrated.choice_margin == pytest.approx(math.log(9e6)), "the prior may turn the order round"
+    assert made(Summarize()).choice_margin is None
+
+
 CONVERSATION = [{"role": "system", "content": "S"}, {"role": "user", "content": "longest"}]
 
 

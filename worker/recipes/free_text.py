@@ -11,6 +11,7 @@ class FreeText:
     """No choices, nothing to prepare; the answer is the output."""
 
     choices: tuple[tuple[int, ...], ...] = ()
+    choice_margin: float | None = None
     sample_rows = 0
 
     def read(self, answer: Answer) -> dict[str, object]:

@@ -33,6 +33,7 @@ BATCH_ROWS = 128
 # The mean over a few rows is mostly those rows' own answers: dividing by it would wash the labels out.
 LEAST_BATCH_ROWS = 16
 LEAST_PRIOR = 1e-6
+UNFINISHED = 1e-6
 
 
 class LabelRecipe:
@@ -45,6 +46,15 @@ class LabelRecipe:
         prior = prepared.get("label_prior")
         self._log_prior = [math.log(max(p, LEAST_PRIOR)) for p in prior] if isinstance(prior, list) else None
         self.sample_rows = BATCH_ROWS if spec.calibration == "batch" else 0
+        self.choice_margin = self._margin()
+
+    def _margin(self) -> float | None:
+        """None where every label's probability is wanted: in the output, or for the prior. Otherwise a label that is
+        left unfinished is less than UNFINISHED times as probable as the best one, whatever the prior makes of both."""
+        if self._spec.label_probs or (self._spec.calibration != "none" and self._log_prior is None):
+            return None
+        spread = max(self._log_prior) - min(self._log_prior) if self._log_prior is not None else 0.0
+        return spread - math.log(UNFINISHED)
 
     def text(self, row: Row) -> str:
         return text_of(row, self._spec.column)

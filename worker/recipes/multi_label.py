@@ -34,6 +34,7 @@ THRESHOLD = 0.5
 
 
 class MultiLabelRecipe:
+    choice_margin = None  # a label's two answers are weighed against each other, however improbable both are
     default_max_tokens = 1  # not read: with choices the engine's limit is the longest choice
 
     def __init__(self, spec: Label, tokenizer: Tokenizer, prepared: Mapping[str, object]) -> None:

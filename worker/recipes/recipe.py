@@ -58,6 +58,11 @@ class Recipe(Protocol):
     def choices(self) -> tuple[tuple[int, ...], ...]:
         """Token sequences the answer must be one of; empty where it is free text."""
 
+    @property
+    def choice_margin(self) -> float | None:
+        """See engine.Request: how much less probable than the best one an answer must be to be left unfinished."""
+        ...
+
     def text(self, row: Row) -> str:
         """The row's own part of the prompt: what `on_long` may cut. Raises RowRefused."""
 
