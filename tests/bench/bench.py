@@ -5,7 +5,9 @@
 A contender takes part when its environment is there: a folder of the virtual environment's name under --peers (or
 NIGHTMILL_PEERS), with its model. docs/performance.md says how each is made. Every repetition runs all contenders one
 after the other on freshly salted prompts, in an order that turns from one repetition to the next; a ratio is taken
-inside a repetition and the median over repetitions is printed, with the least and the largest. Writes one JSON file.
+inside a repetition and the median over repetitions is printed, with the least and the largest. What a number format
+costs in quality stands beside: how far an output goes before it differs from that of our fp32, and the perplexity of
+ours (quality.py). Writes one JSON file.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ from rich.table import Table
 
 from db.model_files import find
 from db.settings import Settings
+from tests.bench import quality
 from tests.bench.processes import Contender, Measured
 from tests.bench.workloads import NAMES
 
 RESULTS = Path(__file__).parent / "results"
 PEERS = Path(os.environ.get("NIGHTMILL_PEERS", Path.home() / ".cache/nightmill-peers"))
 MAX_OTHERS = 0.25
+QUALITY_PROMPTS = 24  # texts that perplexity is measured on
 FEW = 16  # prompts of a workload for a contender that takes them one by one
 
 
@@ -66,6 +70,7 @@ BARS = {
     ("nightmill-fp32", "transformers-fp32", "w1"): 10.0,
     ("nightmill-fp32", "transformers-fp32", "w2"): 10.0,
 }
+REFERENCE = "nightmill-fp32"
 Runs = dict[tuple[str, str], list[Measured]]  # by contender and workload
 
 
@@ -111,16 +116,29 @@ def ratios(runs: Runs, ours: str, theirs: str, workload: str) -> list[float]:
     return [mine.rows_per_second / other.rows_per_second for mine, other in pairs]
 
 
+def agreement(runs: Runs, name: str, workload: str) -> float | None:
+    """Of outputs with those of our fp32, over all repetitions; None where that did not run."""
+    reference = runs.get((REFERENCE, workload))
+    if reference is None:
+        return None
+    pairs = zip(runs[name, workload], reference, strict=True)
+    return statistics.mean(own.agreement(expected) for own, expected in pairs)
+
+
 def report(runs: Runs, peaks: dict[str, int], console: Console) -> bool:
     """Print the tables; whether every bar that could be checked was reached."""
-    table = Table("workload", "contender", "rows/s", "tokens/s", "valid", "others", "peak MiB", title="medians")
+    table = Table(
+        "workload", "contender", "rows/s", "tokens/s", "valid", "as fp32", "others", "peak MiB", title="medians"
+    )
     for (name, workload), each in sorted(runs.items(), key=lambda item: item[0][1]):
         rate = statistics.median(run.rows_per_second for run in each)
         tokens = statistics.median(run.tokens / run.seconds for run in each)
         shown = f"{each[-1].valid}/{each[-1].rows}" if workload == "w3" else ""
         others = max(run.others for run in each)
         peak = f"{peaks[name] / 2**20:.0f}"
-        table.add_row(workload, name, f"{rate:.2f}", f"{tokens:.0f}", shown, f"{others:.2f}", peak)
+        same = agreement(runs, name, workload)
+        shown_same = f"{same:.3f}" if same is not None else ""
+        table.add_row(workload, name, f"{rate:.2f}", f"{tokens:.0f}", shown, shown_same, f"{others:.2f}", peak)
     console.print(table)
     reached = True
     for (ours, theirs, workload), bar in BARS.items():
@@ -145,7 +163,11 @@ def save(runs: Runs, peaks: dict[str, int]) -> Path:
         "commit": commit,
         "machine": {"processors": os.cpu_count(), "kind": _processor(), "python": platform.python_version()},
         "runs": [
-            {"contender": name, "workload": workload, **asdict(run)}
+            {
+                "contender": name,
+                "workload": workload,
+                **{key: value for key, value in asdict(run).items() if key != "ids"},
+            }
             for (name, workload), each in runs.items()
             for run in each
         ],
@@ -173,6 +195,7 @@ def main() -> int:
         console.print(f"{name} is left out: no environment in {options.peers}", highlight=False)
     runs, peaks = measure(names, options.workloads, options.repetitions, options.peers, console)
     console.print(f"written: {save(runs, peaks)}", highlight=False)
+    console.print(quality.table(quality.measure(["int8/int8"], QUALITY_PROMPTS)))
     return 0 if report(runs, peaks, console) else 1
 
 

@@ -3,8 +3,8 @@
     python -m tests.bench.contenders KIND --model PATH [--dtype D] …     (with the engine's own Python)
 
 Reads one JSON line per run from standard input, {"workload": "w1", "salt": 3, "limit": null}, and answers with one,
-{"tokens": …, "valid": …}. The parent takes the time. Of this repository only workloads.py is imported, so that any
-environment can run it.
+{"rows": …, "tokens": …, "valid": …, "ids": the outputs' token ids}. The parent takes the time. Of this repository only
+workloads.py is imported, so that any environment can run it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import workloads
 from workloads import Item
 
-Answer = tuple[int, str]  # number of tokens, text
+Answer = tuple[list[int], str]  # token ids, text
 Run = Callable[[list[Item]], list[Answer]]  # called once per repetition
 EOS = 2
 
@@ -49,7 +49,7 @@ def nightmill(options: argparse.Namespace) -> Run:
         )
         outputs = {output.id: output for output in loaded.engine.generate(requests)}
         ordered = [outputs[number] for number in range(len(items))]
-        return [(output.num_output_tokens, loaded.tokenizer.decode(output.tokens)) for output in ordered]
+        return [(list(output.tokens), loaded.tokenizer.decode(output.tokens)) for output in ordered]
 
     return run
 
@@ -89,7 +89,7 @@ def openvino(options: argparse.Namespace) -> Run:
         # It shares a prefix only once that is cached, so the first request goes alone: this favours it.
         answers = ask(items[:1]) + ask(items[1:])
         tokens = [answer.m_generation_ids[0] for answer in answers]
-        return [(len(ids), tokenizer.decode(ids)) for ids in tokens]
+        return [([int(token) for token in ids], tokenizer.decode(ids)) for ids in tokens]
 
     return run
 
@@ -126,7 +126,7 @@ def vllm(options: argparse.Namespace) -> Run:
     def run(items: list[Item]) -> list[Answer]:
         prompts = [{"prompt_token_ids": list(item.prompt_ids)} for item in items]
         outputs = model.generate(prompts, [sampling(item) for item in items], use_tqdm=False)
-        return [(len(output.outputs[0].token_ids), output.outputs[0].text) for output in outputs]
+        return [(list(output.outputs[0].token_ids), output.outputs[0].text) for output in outputs]
 
     return run
 
@@ -153,7 +153,7 @@ def transformers(options: argparse.Namespace) -> Run:
                 pad_token_id=EOS,
                 **length,
             )[0, len(item.prompt_ids) :].tolist()
-            answers.append((len(ids), tokenizer.decode(ids, skip_special_tokens=True)))
+            answers.append((ids, tokenizer.decode(ids, skip_special_tokens=True)))
         return answers
 
     return run
@@ -180,7 +180,8 @@ def main() -> None:
         items = workloads.salted(workloads.load(order["workload"]), order["salt"])[: order["limit"]]
         got = run(items)
         ok = sum(workloads.valid(item, text) for item, (_, text) in zip(items, got, strict=True))
-        report = {"rows": len(items), "tokens": sum(count for count, _ in got), "valid": ok}
+        ids = [tokens for tokens, _ in got]
+        report = {"rows": len(items), "tokens": sum(map(len, ids)), "valid": ok, "ids": ids}
         print(json.dumps(report), file=answers, flush=True)
 
 

@@ -25,10 +25,20 @@ class Measured:
     valid: int
     seconds: float
     others: float
+    ids: tuple[tuple[int, ...], ...] = ()  # the outputs' tokens
 
     @property
     def rows_per_second(self) -> float:
         return self.rows / self.seconds
+
+    def agreement(self, reference: Measured) -> float:
+        """The share of the reference's output tokens that stand before the first different one, a mean over rows."""
+        shares = []
+        for own, expected in zip(self.ids, reference.ids, strict=False):
+            pairs = enumerate(zip(own, expected, strict=False))
+            same = next((i for i, (a, b) in pairs if a != b), min(len(own), len(expected)))
+            shares.append(same / len(expected) if expected else 1.0)
+        return sum(shares) / len(shares)
 
 
 class Contender:
@@ -52,7 +62,8 @@ class Contender:
         answer = self._answer()
         seconds = time.perf_counter() - began
         others = max(0.0, (_busy_seconds() - busy - (self._own_seconds() - own)) / seconds)
-        return Measured(answer["rows"], answer["tokens"], answer["valid"], seconds, others)
+        ids = tuple(map(tuple, answer["ids"]))
+        return Measured(answer["rows"], answer["tokens"], answer["valid"], seconds, others, ids)
 
     @property
     def peak_bytes(self) -> int:
