@@ -1,6 +1,6 @@
 """How long the parts of a step take on this machine's processors, and how near that is to what they can do.
 
-    python -m tests.bench.kernels [--formats fp32/fp32 int8/bf16] [--threads 1] [--repeats 5]
+    python -m tests.bench.kernel_rates [--formats fp32/fp32 int8/bf16] [--threads 1] [--repeats 5]
 
 Every format is WEIGHTS/CACHE. The steps are those that the workloads are made of: prompts, decoding, verifying drafts,
 and the head, each sequence with blocks of its own. A rate counts multiplications and additions of the matrices alone,
