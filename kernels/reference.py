@@ -5,6 +5,7 @@ Arguments are tensors and numbers. T tokens, S slices, H query heads, Hkv key/va
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -115,3 +116,71 @@ def apply_token_bitmask(logits: Tensor, rows: Tensor, mask: Tensor) -> None:
     tokens = torch.arange(logits.shape[1], device=logits.device)
     allowed = (mask[:, tokens // 32] >> (tokens % 32).int()) & 1
     logits[rows] = logits[rows].masked_fill(allowed == 0, -torch.inf)
+
+
+def quantise_rows_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of x [T, N] as fp8 e4m3 and a scale each -> ([T, N], [T, 1] fp32): a row's largest magnitude becomes 448,
+    the format's own. A row is about its numbers times its scale."""
+    most = x.float().abs().amax(dim=-1, keepdim=True)
+    values = x.float() * (448.0 / torch.where(most > 0, most, 1.0))
+    return values.clamp(-448.0, 448.0).to(torch.float8_e4m3fn), most / 448.0
+
+
+def gumbel_sample(
+    logits: Tensor, temperatures: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, noise: Tensor
+) -> Tensor:
+    """Draw a token of each row of logits [R, vocab] fp32 by Gumbel noise [R, vocab] -> [R] int64 (Gumbel 1954).
+
+    Parameters are [R]. Temperature 0: the most probable. Filters after temperature, in this order: top_k (0: off),
+    top_p of what is left, min_p relative to the most probable. Equal logits pass a filter together.
+    """
+    scaled = logits / torch.where(temperatures > 0, temperatures, 1.0)[:, None]
+    ordered, places = scaled.sort(dim=-1, descending=True, stable=True)
+    vocab = logits.shape[-1]
+    k = torch.where((top_k > 0) & (top_k < vocab), top_k, vocab).long()
+    kept = ordered >= ordered.gather(-1, k[:, None] - 1)
+    mass = ordered.softmax(-1).double() * kept
+    before = mass.cumsum(-1) - mass
+    # Equals begin where the first of them does.
+    first = torch.searchsorted(-ordered, -ordered)
+    above = before.gather(-1, first)
+    whole = mass.sum(-1, keepdim=True)
+    kept &= (above < top_p[:, None] * whole) | (first == 0) | (top_p[:, None] >= 1)
+    kept &= ordered >= ordered[:, :1] + min_p[:, None].log()
+    scores = ordered + noise.gather(-1, places)
+    drawn = places.gather(-1, scores.masked_fill(~kept, -torch.inf).argmax(-1, keepdim=True))[:, 0]
+    return torch.where(temperatures > 0, drawn, logits.argmax(-1))
+
+
+def prepare_inputs(
+    query_starts: Tensor, contexts: Tensor, owned: Tensor, logit_starts: Tensor, block_tables: Tensor, block_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Index tensors of a step's T tokens -> (positions [T], slots [T], logit_rows [R]), all int64.
+
+    Slice s owns the rows [query_starts[s], query_starts[s + 1]), the last positions of contexts[s]. Its sequence has
+    owned[s] tokens of its own; the last of these and the draft behind it have logits, from row logit_starts[s] on.
+    """
+    positions, slots, logit_rows = [], [], []
+    for i_slice, (context, own) in enumerate(zip(contexts.tolist(), owned.tolist(), strict=True)):
+        first, stop = query_starts[i_slice].item(), query_starts[i_slice + 1].item()
+        own_positions = torch.arange(context - (stop - first), context, device=contexts.device)
+        blocks = block_tables[i_slice][own_positions // block_size].long()
+        positions.append(own_positions)
+        slots.append(blocks * block_size + own_positions % block_size)
+        logit_rows.append(first + (own_positions >= own - 1).nonzero()[:, 0])
+        assert sum(map(len, logit_rows)) == logit_starts[i_slice + 1]
+    return torch.cat(positions), torch.cat(slots), torch.cat(logit_rows)
+
+
+def accept(chosen: Tensor, drafted: Tensor, logit_starts: Tensor) -> Tensor:
+    """How many draft tokens of each slice come before the first that is not what was chosen there -> [S] int32.
+
+    Slice s has the rows [logit_starts[s], logit_starts[s + 1]) of chosen [R]; all but its last verify the draft tokens
+    in the same rows of drafted [R].
+    """
+    bounds = logit_starts.tolist()
+    counts = []
+    for first, stop in itertools.pairwise(bounds):
+        same = (chosen[first : stop - 1] == drafted[first : stop - 1]).int() if stop > first else chosen[:0].int()
+        counts.append(int(same.cumprod(0).sum()))
+    return torch.tensor(counts, dtype=torch.int32, device=chosen.device)
