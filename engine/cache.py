@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
+from engine.devices import torch_device
 from engine.dtypes import cache_dtype
 from engine.errors import OutOfCache
 from kernels.native.decoder import cache_bytes, copy_blocks
@@ -62,7 +63,7 @@ class KVCache:
         num_blocks = config.num_blocks if config.num_blocks is not None else config.cache_bytes // num_bytes
         if num_blocks < 1:
             raise OutOfCache(f"cache_bytes={config.cache_bytes} is less than one block of {num_bytes} bytes")
-        device = torch.device(config.device)
+        device = torch_device(config.device)
         return cls(shape.num_layers, num_blocks, config.block_size, shape.num_kv_heads, shape.head_dim, dtype, device)
 
     @property

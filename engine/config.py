@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from engine.errors import InvalidRequest
@@ -15,8 +16,8 @@ class EngineConfig:
     """
 
     dtype: str = "fp32"  # of the weights: auto, fp32, bf16 or int8 (8-bit weights and activations)
-    kv_dtype: str = "auto"  # of keys and values: auto (as the weights), fp32, bf16 or int8
-    device: str = "cpu"
+    kv_dtype: str = "auto"  # of keys and values: auto (as the weights), fp32, bf16, int8 (CPU) or fp8 (GPU)
+    device: str = "cpu"  # or cuda, cuda:N; interpret: the GPU's path in Triton's interpreter, for tests
     block_size: int = 16
     cache_bytes: int = 1 << 30
     num_blocks: int | None = None
@@ -27,12 +28,16 @@ class EngineConfig:
     speculation: bool = True  # guess tokens ahead where that pays; changes no output
     max_draft: int = 16  # tokens guessed at a time
     num_threads: int | None = None  # None: torch's own choice
+    tensor_parallel: int = 1  # processes that share one model: GPUs, where it runs on these
 
     def __post_init__(self) -> None:
-        for name in ("dtype", "kv_dtype"):
-            if getattr(self, name) not in ("auto", "fp32", "bf16", "int8"):
-                raise InvalidRequest(name, getattr(self, name), "must be auto, fp32, bf16 or int8")
-        for name in ("block_size", "cache_bytes", "max_sequences", "token_budget", "max_draft"):
+        if self.dtype not in ("auto", "fp32", "bf16", "int8"):
+            raise InvalidRequest("dtype", self.dtype, "must be auto, fp32, bf16 or int8")
+        if self.kv_dtype not in ("auto", "fp32", "bf16", "int8", "fp8"):
+            raise InvalidRequest("kv_dtype", self.kv_dtype, "must be auto, fp32, bf16, int8 or fp8")
+        if not re.fullmatch(r"cpu|interpret|cuda(:\d+)?", self.device):
+            raise InvalidRequest("device", self.device, "must be cpu, cuda, cuda:N or interpret")
+        for name in ("block_size", "cache_bytes", "max_sequences", "token_budget", "max_draft", "tensor_parallel"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(name, getattr(self, name), "must be at least 1")
         for name in ("num_blocks", "max_model_len", "num_threads"):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 
 from engine.config import EngineConfig
+from engine.devices import uses_kernels
 from engine.errors import InvalidRequest
 from kernels import native
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
 
 def weight_dtype(name: str, device: str = "cpu") -> torch.dtype:
@@ -17,20 +18,24 @@ def weight_dtype(name: str, device: str = "cpu") -> torch.dtype:
     `auto` is the fastest that costs next to no quality. Raises InvalidRequest for an unknown name.
     """
     if name == "auto":
+        if device.startswith("cuda"):
+            return torch.bfloat16
         return torch.int8 if device == "cpu" and native.available() else torch.float32
-    if name not in DTYPES:
-        raise InvalidRequest("dtype", name, f"must be one of auto, {', '.join(DTYPES)}")
+    if name not in DTYPES or name == "fp8":
+        raise InvalidRequest("dtype", name, "must be one of auto, fp32, bf16, int8")
     return DTYPES[name]
 
 
 def cache_dtype(config: EngineConfig) -> torch.dtype:
     """What keys and values are kept in. `auto` is the weights' own format, where the machine has it.
 
-    Raises InvalidRequest for int8 without native code.
+    Raises InvalidRequest for int8 without native code, and for fp8 without a GPU.
     """
     if config.kv_dtype != "auto":
         if config.kv_dtype == "int8" and not (config.device == "cpu" and native.available()):
             raise InvalidRequest("kv_dtype", config.kv_dtype, f"needs native code: {native.reason()}")
+        if config.kv_dtype == "fp8" and not uses_kernels(config.device):
+            raise InvalidRequest("kv_dtype", config.kv_dtype, "needs a GPU")
         return DTYPES[config.kv_dtype]
     dtype = weight_dtype(config.dtype, config.device)
     if dtype == torch.int8 and not (config.device == "cpu" and native.available()):

@@ -11,6 +11,7 @@ from engine.admission import Admission
 from engine.batch import Batch, Sampled, Slice
 from engine.blocks import BlockPool
 from engine.cache import KVCache
+from engine.choice import choice_of
 from engine.clock import Clock
 from engine.config import EngineConfig
 from engine.counters import Counters
@@ -21,8 +22,9 @@ from engine.grammar import Backend
 from engine.grammar.masks import Masks
 from engine.models import Model
 from engine.outputs import completion, refusal
+from engine.parallel import Team
 from engine.request import FinishReason, Output, Request
-from engine.runner import ModelRunner
+from engine.runners import runner_of
 from engine.sampler import Sampler, settle
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
@@ -45,8 +47,10 @@ class Engine:
         token_bytes: Items[bytes] | None = None,
         grammars: Backend | None = None,
         speculation: Speculation | None = None,
+        team: Team | None = None,
     ) -> None:
-        """`token_bytes` (the bytes of every token id) is needed for stop strings alone, `grammars` for formats.
+        """`token_bytes` (the bytes of every token id) is needed for stop strings alone, `grammars` for formats, `team`
+        where the model is a part of one.
 
         Raises InvalidRequest when the configuration asks for more than the model can do, OutOfCache.
         """
@@ -70,10 +74,13 @@ class Engine:
             grammars=grammars,
         )
         self._scheduler = Scheduler(config, self._pool)
-        self._runner = ModelRunner(model, cache)
-        self._sampler = Sampler()
+        runner = runner_of(model, cache, config)
+        self._team = team
+        self._runner = runner if team is None else team.lead(runner)
+        choice = choice_of(config)
+        self._sampler = Sampler(choice)
         self._stops = Stops(token_bytes)
-        self._masks = Masks(grammars, model.config.vocab_size) if grammars is not None else None
+        self._masks = Masks(grammars, model.config.vocab_size, choice) if grammars is not None else None
         self._speculation = speculation
         self._sequences: dict[Hashable, Sequence] = {}  # in flight, by request id
         self._due: list[Sequence] = []  # ended outside a step; their outputs come out of the next
@@ -184,6 +191,8 @@ class Engine:
     def close(self) -> None:
         """Let go of the model and the cache. The engine cannot be used afterwards."""
         del self._runner
+        if self._team is not None:
+            self._team.close()
         if self._masks is not None:
             self._masks.close()
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from engine.batch import Batch
+from engine.step import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Inputs:
     context_lengths: Tensor  # [S] int32
     block_tables: Tensor  # [S, most blocks] int32, filled up with 0
     logit_rows: Tensor  # [R] int64, the token rows whose logits are wanted, in batch order
+    work: tuple[int, int] | None = None  # what kernels.gpu.attention.bounds says; none: not known on the host
 
     @property
     def num_tokens(self) -> int:
@@ -37,37 +38,26 @@ class Inputs:
     @classmethod
     def of(cls, batch: Batch, block_size: int, device: torch.device) -> Inputs:
         """The tensors of a batch of at least one slice."""
-        slices = batch.slices
-        stops = np.array([stop for _, _, stop in slices])
-        starts = np.array([start for _, start, _ in slices])
-        counts = stops - starts
-        ends = counts.cumsum()
-        # Row t of slice s holds position start[s] + (t - first row of s).
-        positions = np.arange(ends[-1]) + np.repeat(stops - ends, counts)
-        tables = _block_tables(batch)
-        blocks = tables[np.repeat(np.arange(len(slices)), counts), positions // block_size].astype(np.int64)
-        own = np.array([len(sequence.tokens) for sequence, _, _ in slices])
-        tokens = chain.from_iterable(sequence.known(start, stop) for sequence, start, stop in slices)
+        return cls.of_step(Step.of(batch), block_size, device)
+
+    @classmethod
+    def of_step(cls, step: Step, block_size: int, device: torch.device) -> Inputs:
+        counts = np.diff(step.query_starts)
+        # Row t of slice s holds position context[s] - count[s] + (t - first row of s).
+        before = step.context_lengths - step.query_starts[1:]
+        positions = np.arange(len(step.tokens)) + np.repeat(before, counts)
+        owners = np.repeat(np.arange(len(counts)), counts)
+        blocks = step.block_tables[owners, positions // block_size].astype(np.int64)
 
         def tensor(values: np.ndarray, dtype: type[np.generic]) -> Tensor:
             return torch.from_numpy(values.astype(dtype, copy=False)).to(device)
 
         return cls(
-            token_ids=tensor(np.fromiter(tokens, np.int64, int(ends[-1])), np.int64),
+            token_ids=tensor(step.tokens, np.int64),
             positions=tensor(positions, np.int64),
             slots=tensor(blocks * block_size + positions % block_size, np.int64),
-            query_starts=tensor(np.concatenate(([0], ends)), np.int32),
-            context_lengths=tensor(stops, np.int32),
-            block_tables=tensor(tables, np.int32),
-            # Slice.num_logits for the whole batch at once.
-            logit_rows=tensor(np.flatnonzero(positions >= np.repeat(own - 1, counts)), np.int64),
+            query_starts=tensor(step.query_starts, np.int32),
+            context_lengths=tensor(step.context_lengths, np.int32),
+            block_tables=tensor(step.block_tables, np.int32),
+            logit_rows=tensor(np.flatnonzero(positions >= (step.owned - 1)[owners]), np.int64),
         )
-
-
-def _block_tables(batch: Batch) -> np.ndarray:
-    """The slices' block tables [S, most blocks] int32, copied row by row without a Python loop over blocks."""
-    lengths = np.array([len(sequence.blocks) for sequence, _, _ in batch.slices])
-    flat = np.frombuffer(b"".join([sequence.blocks for sequence, _, _ in batch.slices]), np.int32)
-    tables = np.zeros((len(lengths), lengths.max()), np.int32)
-    tables[np.arange(tables.shape[1]) < lengths[:, None]] = flat
-    return tables

@@ -15,6 +15,7 @@ from engine.errors import InvalidRequest
 from engine.grammar import Grammars, vocabulary
 from engine.machine import Machine
 from engine.models import load_model
+from engine.parallel import Team, rank_device
 from engine.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger(__name__)
@@ -41,13 +42,27 @@ def load(path: Path, config: EngineConfig, *, draft: Path | None = None, costs: 
     """Load a Hugging Face folder or a .gguf file and build an engine around it.
 
     `draft` is a smaller model of the same vocabulary that runs ahead; its cache takes another quarter of the memory.
-    `costs` of steps decide what is speculated on; None: they are measured when first needed.
+    `costs` of steps decide what is speculated on; None: they are measured when first needed, and with tensor_parallel
+    nothing is speculated on.
 
     Raises ModelError or UnsupportedModel, which name the file, InvalidRequest for a configuration that the model cannot
     serve, OutOfCache.
     """
+    if config.tensor_parallel == 1:
+        return _load(path, config, draft, costs, None)
+    team = Team(path, config)
+    try:
+        return _load(path, replace(config, device=rank_device(config.device, 0)), draft, costs, team)
+    except BaseException:
+        team.close()
+        raise
+
+
+def _load(
+    path: Path, config: EngineConfig, draft: Path | None, costs: StepCosts | None, team: Team | None
+) -> LoadedModel:
     log.info("dtype=%s on %s", config.dtype, Machine.here())
-    model = load_model(path, config.dtype, config.device)
+    model = load_model(path, config.dtype, config.device, ranks=None if team is None else team.ranks)
     tokenizer = load_tokenizer(path)
     eos_token_ids = tokenizer.eos_token_ids | model.config.eos_token_ids
     grammars = Grammars(vocabulary(tokenizer.to_json(), model.config.vocab_size, eos_token_ids))
@@ -55,14 +70,18 @@ def load(path: Path, config: EngineConfig, *, draft: Path | None = None, costs: 
     if draft is not None:
         drafters.append(_draft_model(draft, config, tokenizer, grammars))
     # What the grammar forces comes first, then what earlier outputs said, then what stands in the prompt.
-    speculation = Speculation(drafters, lambda: costs or measure(model, config), longest=config.max_draft)
+    speculation = None
+    # The steps of a part of a model cannot be measured alone.
+    if config.speculation and (team is None or costs is not None):
+        speculation = Speculation(drafters, lambda: costs or measure(model, config), longest=config.max_draft)
     engine = Engine(
         model,
         config,
         eos_token_ids=eos_token_ids,
         token_bytes=tokenizer.token_bytes,
         grammars=grammars,
-        speculation=speculation if config.speculation else None,
+        speculation=speculation,
+        team=team,
     )
     return LoadedModel(engine, tokenizer, fingerprint(path), grammars)
 
@@ -72,7 +91,7 @@ def _draft_model(path: Path, config: EngineConfig, tokenizer: Tokenizer, grammar
     if load_tokenizer(path).token_bytes != tokenizer.token_bytes:
         raise InvalidRequest("draft", str(path), "has other tokens than the model that it should draft for")
     model = load_model(path, config.dtype, config.device)
-    own = replace(config, cache_bytes=config.cache_bytes // 4, num_blocks=None)
+    own = replace(config, cache_bytes=config.cache_bytes // 4, num_blocks=None, tensor_parallel=1)
     return ModelDrafter(model, own, vocab_size=grammars.vocab_size, grammars=grammars)
 
 

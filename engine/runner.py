@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,18 @@ from engine.cache import KVCache
 from engine.grammar.masks import RowMasks
 from engine.inputs import Inputs
 from engine.models import GreedyModel, Model
+from engine.step import Step
 from kernels.sampling import most_probable
+
+
+class Runner(Protocol):
+    """See ModelRunner, which defines it."""
+
+    def prepare(self, batch: Batch) -> Any: ...
+    def prepare_step(self, step: Step) -> Any: ...
+    def run(self, prepared: Any) -> Tensor: ...
+    def logits(self, hidden: Tensor, masks: RowMasks | None = None) -> Tensor: ...
+    def largest(self, hidden: Tensor, masks: RowMasks | None = None) -> tuple[Tensor, Tensor]: ...
 
 
 class ModelRunner:
@@ -20,19 +33,23 @@ class ModelRunner:
         self._model = model
         self._cache = cache
 
-    @torch.inference_mode()
-    def prepare(self, batch: Batch) -> Inputs:
+    def prepare(self, batch: Batch) -> Any:
         """Copy what the batch begins with, and make what `run` computes it from. The batch has at least one slice."""
-        self._cache.copy(batch.copies)
-        return Inputs.of(batch, self._cache.block_size, self._cache.device)
+        return self.prepare_step(Step.of(batch))
 
     @torch.inference_mode()
-    def run(self, inputs: Inputs) -> Tensor:
+    def prepare_step(self, step: Step) -> Any:
+        """The same for a batch in numbers."""
+        self._cache.copy(step.copies)
+        return Inputs.of_step(step, self._cache.block_size, self._cache.device)
+
+    @torch.inference_mode()
+    def run(self, prepared: Any) -> Tensor:
         """Compute a batch -> hidden states [R, hidden] of the last `num_logits` tokens of every slice, in batch order.
 
         The language-model head runs for these rows only.
         """
-        return self._model.forward(inputs, self._cache)
+        return self._model.forward(prepared, self._cache)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, masks: RowMasks | None = None) -> Tensor:

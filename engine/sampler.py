@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.batch import INVALID, NOTHING, Batch, Sampled
-from engine.draw import draw
+from engine.choice import Choice, TorchChoice
 from engine.philox import ACCEPTANCE, RESIDUAL, uniform
 from engine.rejection import resolve
 from engine.request import TokenLogprobs
@@ -35,6 +35,10 @@ class Row(NamedTuple):
 class Sampler:
     """Stateless: random numbers come from a counter (philox.py), penalties from the sequences."""
 
+    def __init__(self, choice: Choice | None = None) -> None:
+        """`choice`: PyTorch's if none is given."""
+        self._choice: Choice = choice or TorchChoice()
+
     @torch.inference_mode()
     def sample(self, logits: Tensor, batch: Batch) -> list[Sampled]:
         """What the logits [R, vocab] of a batch say, one Sampled per slice. Overwrites the logits.
@@ -50,7 +54,7 @@ class Sampler:
         valid: list[bool] = best.isfinite().tolist()
         drawn = [row for row in generating if valid[row.line] and not row.sequence.request.sampling.greedy]
         tokens: list[int] = greedy.tolist()
-        for row, token in zip(drawn, _draw(logits, drawn), strict=True):
+        for row, token in zip(drawn, _draw(logits, drawn, self._choice), strict=True):
             tokens[row.line] = token
         contested = [row for row in drawn if _draft_chances(row) is not None]
         for row, token in zip(contested, _resolve(logits, contested), strict=True):
@@ -153,15 +157,15 @@ def _forbid_stops(logits: Tensor, rows: list[Row]) -> None:
         logits[lines, columns] = -torch.inf
 
 
-def _draw(logits: Tensor, rows: list[Row]) -> list[int]:
+def _draw(logits: Tensor, rows: list[Row], choice: Choice) -> list[int]:
     """Draw the tokens of rows with a temperature."""
     if not rows:
         return []
     seeds = np.array([row.sequence.seed for row in rows], np.uint64)
     positions = np.array([len(row.sequence.tokens) + row.offset for row in rows], np.uint64)
-    uniforms = torch.from_numpy(uniform(seeds, positions)).to(logits.device)
     chosen = logits[[row.line for row in rows]]
-    tokens: list[int] = draw(chosen, [row.sequence.request.sampling for row in rows], uniforms).tolist()
+    sampling = [row.sequence.request.sampling for row in rows]
+    tokens: list[int] = choice.draw(chosen, sampling, seeds, positions).tolist()
     return tokens
 
 

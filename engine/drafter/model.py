@@ -14,17 +14,17 @@ from torch import Tensor
 from engine.batch import Batch, Slice
 from engine.blocks import BlockPool
 from engine.cache import KVCache
+from engine.choice import choice_of
 from engine.config import EngineConfig
 from engine.drafter.drafter import NONE, Context, Guess
-from engine.draw import distribution, draw, pick
+from engine.draw import distribution, pick
 from engine.errors import InvalidRequest
 from engine.grammar.grammar import Backend, Fill
 from engine.models import Model
-from engine.philox import CHOICE, DRAFT, uniform
+from engine.philox import DRAFT, uniform
 from engine.request import Request
-from engine.runner import ModelRunner
+from engine.runners import runner_of
 from engine.sequence import Sequence
-from kernels.sampling import apply_token_bitmask
 
 AHEAD = 4  # tokens
 
@@ -90,7 +90,8 @@ class ModelDrafter:
         self._max_position = model.config.max_position
         self._words = -(-vocab_size // 32)
         self._pool = BlockPool(cache.num_blocks, cache.block_size, prefix_caching=False)
-        self._runner = ModelRunner(model, cache)
+        self._runner = runner_of(model, cache, config)
+        self._choice = choice_of(config)
         self._grammars = grammars
         self._shadows: OrderedDict[Hashable, Sequence] = OrderedDict()  # by request id, the least recently used first
 
@@ -155,12 +156,12 @@ class ModelDrafter:
         seeded = [line for line, run in enumerate(runs) if not (run.random or sampling[line].greedy)]
         if random:
             tables = distribution(logits[random], [sampling[line] for line in random])
-            drawn = pick(tables, _uniforms(runs, random, DRAFT).to(logits.device))
+            uniforms = torch.from_numpy(uniform(*_places(runs, random), DRAFT))
+            drawn = pick(tables, uniforms.to(logits.device))
             for line, token, table in zip(random, drawn.tolist(), tables.cpu().numpy(), strict=True):
                 tokens[line], chances[line] = token, table
         if seeded:
-            uniforms = _uniforms(runs, seeded, CHOICE).to(logits.device)
-            drawn = draw(logits[seeded], [sampling[line] for line in seeded], uniforms)
+            drawn = self._choice.draw(logits[seeded], [sampling[line] for line in seeded], *_places(runs, seeded))
             for line, token in zip(seeded, drawn.tolist(), strict=True):
                 tokens[line] = token
         for run, token, table in zip(runs, tokens, chances, strict=True):
@@ -185,11 +186,11 @@ class ModelDrafter:
             mask = np.empty((len(fills), self._words), np.int32)
             self._grammars.fill(fills, mask)
             rows = torch.tensor(lines, device=logits.device)
-            apply_token_bitmask(logits, rows, torch.from_numpy(mask).to(logits.device))
+            self._choice.apply_token_bitmask(logits, rows, torch.from_numpy(mask).to(logits.device))
 
 
-def _uniforms(runs: list[Ahead], lines: list[int], stream: int) -> Tensor:
-    """The numbers of a stream for the next tokens of some runs."""
+def _places(runs: list[Ahead], lines: list[int]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Seeds and positions of the next tokens of some runs."""
     seeds = np.array([runs[line].context.sequence.seed for line in lines], np.uint64)
     positions = np.array([len(runs[line].shadow.tokens) for line in lines], np.uint64)
-    return torch.from_numpy(uniform(seeds, positions, stream))
+    return seeds, positions

@@ -9,6 +9,7 @@ import torch
 
 from engine.cache import KVCache
 from engine.config import EngineConfig
+from engine.devices import torch_device
 from engine.drafter.costs import StepCosts
 from engine.dtypes import cache_dtype
 from engine.inputs import Inputs
@@ -26,7 +27,7 @@ ENOUGH_SECONDS = 0.15  # a step that has taken so long altogether is not repeate
 def measure(model: Model, engine: EngineConfig) -> StepCosts:
     """Time steps of up to 256 tokens, logits included, on a small cache of their own. Takes about as long as 400 tokens
     of a prompt: on a slow machine, where they take seconds, every size but the smallest is run once."""
-    config, block_size, device = model.config, engine.block_size, torch.device(engine.device)
+    config, block_size, device = model.config, engine.block_size, torch_device(engine.device)
     context = min(CONTEXT, config.max_position)
     num_blocks = -(-context // block_size)
     cache = KVCache(

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from engine.batch import Batch
+from engine.choice import Choice, TorchChoice
 from engine.grammar.grammar import Backend, Bitmask, Fill
-from kernels.sampling import apply_token_bitmask
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,12 @@ class RowMasks:
 
     rows: list[int]  # in rising order
     mask: Bitmask  # [rows, words]
+    choice: Choice
 
     def apply(self, logits: Tensor) -> None:
         """Rule tokens out of logits [R, vocab], in place."""
-        apply_token_bitmask(logits, torch.tensor(self.rows, device=logits.device), self.on(logits.device))
+        rows = torch.tensor(self.rows, device=logits.device)
+        self.choice.apply_token_bitmask(logits, rows, self.on(logits.device))
 
     def on(self, device: torch.device) -> Tensor:
         return torch.from_numpy(self.mask).to(device)
@@ -55,7 +57,9 @@ class Masks:
     The masks of a step follow from the tokens before it and the drafts in it, which are known when it begins.
     """
 
-    def __init__(self, backend: Backend, vocab_size: int) -> None:
+    def __init__(self, backend: Backend, vocab_size: int, choice: Choice | None = None) -> None:
+        """`choice`: PyTorch's if none is given."""
+        self._choice: Choice = choice or TorchChoice()
         self._backend = backend
         self._words = -(-vocab_size // 32)
         self._buffer: Bitmask = np.empty((0, self._words), np.int32)
@@ -81,7 +85,7 @@ class Masks:
         if len(rows) > len(self._buffer):
             self._buffer = np.empty((2 * len(rows), self._words), np.int32)
         mask = self._buffer[: len(rows)]
-        return Pending(RowMasks(rows, mask), self._thread.submit(self._fill, fills, mask))
+        return Pending(RowMasks(rows, mask, self._choice), self._thread.submit(self._fill, fills, mask))
 
     def close(self) -> None:
         self._thread.shutdown()

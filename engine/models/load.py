@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from engine.devices import torch_device, uses_kernels
 from engine.dtypes import weight_dtype
 from engine.errors import ModelError
 from engine.gguf_file import GGUFFile
@@ -18,35 +19,51 @@ from engine.models.layers import Weights
 from engine.models.llama import Llama
 from engine.models.model import Model
 from engine.models.native import NativeLlama
+from engine.models.ops import Ops, TorchOps
 from engine.models.weights import checked
+from engine.ranks import Ranks
 from kernels import native
 
 log = logging.getLogger(__name__)
 
 
-def load_model(path: Path, dtype: str = "fp32", device: str = "cpu", *, use_native: bool = True) -> Model:
+def load_model(
+    path: Path, dtype: str = "fp32", device: str = "cpu", *, use_native: bool = True, ranks: Ranks | None = None
+) -> Model:
     """Load a Hugging Face folder or a GGUF file.
 
     On a CPU the model runs as native code; in PyTorch where that is unwanted or cannot be built (a warning says why).
 
+    `ranks`: only this rank's part is loaded, and computed with the others.
+
     Raises ModelError for files that are missing, damaged or do not fit together, and UnsupportedModel for what is not
-    supported; both name it. InvalidRequest for an unknown dtype.
+    supported; both name it. InvalidRequest for an unknown dtype, or where the model
+    cannot be split.
     """
     number_format = weight_dtype(dtype, device)
     config, tensors = _open(path)
     names = Weights.allocate(config, torch.float32, torch.device("meta")).by_name(config)
     tensors = checked({name: view.shape for name, view in names.items()}, tensors, path)
-    if use_native and device == "cpu":
+    if use_native and device == "cpu" and ranks is None:
         reason = native.reason()
         if reason is None:
             return NativeLlama.of(config, tensors, number_format)
         log.warning("native code is not used, so this will be several times slower: %s", reason)
+    own = config if ranks is None else ranks.part_of(config)
     int8 = number_format == torch.int8
-    weights = Weights.allocate(config, torch.float32 if int8 else number_format, torch.device(device))
-    views = weights.by_name(config)
+    weights = Weights.allocate(own, torch.float32 if int8 else number_format, torch_device(device))
+    views = weights.by_name(own)
     for name, tensor in tensors:
-        views[name].copy_(tensor)
-    return Llama(config, weights.quantised() if int8 else weights)
+        views[name].copy_(tensor if ranks is None else ranks.part(name, tensor))
+    return Llama(own, weights.quantised() if int8 else weights, _ops(device), ranks)
+
+
+def _ops(device: str) -> Ops:
+    if not uses_kernels(device):
+        return TorchOps()
+    from engine.models.gpu_ops import GpuOps  # imports Triton, which not every machine has
+
+    return GpuOps()
 
 
 def _open(path: Path) -> tuple[ModelConfig, Iterator[tuple[str, Tensor]]]:

@@ -10,8 +10,8 @@ Numbers that change from step to step are not specialised on, or Triton would co
 """
 
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -87,9 +87,7 @@ class AttentionPlan:
         return cls(slots, block_tables, *starts, partial, log_sums, most_tiles, long_tile, split)
 
 
-def bounds(
-    counts: NDArray[np.int64], contexts: NDArray[np.int64], group: int, *, split: int = SPLIT
-) -> tuple[int, int]:
+def bounds(counts: NDArray[Any], contexts: NDArray[Any], group: int, *, split: int = SPLIT) -> tuple[int, int]:
     """(most_items, most_tiles) for slices of counts [S] tokens with contexts [S], `group` query heads per key head."""
     short = counts <= SHORT
     items = -(-counts[short] * group // SHORT_ROWS) * -(-contexts[short] // split)

@@ -1,0 +1,17 @@
+"""runner_of: what runs a model where the configuration says."""
+
+from __future__ import annotations
+
+from engine.cache import KVCache
+from engine.config import EngineConfig
+from engine.devices import uses_kernels
+from engine.models import Model
+from engine.runner import ModelRunner, Runner
+
+
+def runner_of(model: Model, cache: KVCache, config: EngineConfig) -> Runner:
+    if not uses_kernels(config.device):
+        return ModelRunner(model, cache)
+    from engine.gpu_runner import GpuRunner  # imports Triton, which not every machine has
+
+    return GpuRunner(model, cache, config.max_model_len or model.config.max_position)
