@@ -106,7 +106,7 @@ def paged_attention(
     """reference.paged_attention of the plan's slices: query [T, H, D] -> [T, H, D].
 
     `scales`: what the caches' fp8 numbers are multiplied with, two [Hkv] fp32 for keys and values. Rows that belong to
-    no slice are left as they come.
+    no slice become 0.
     """
     num_tokens, num_heads, head_dim = query.shape
     _, num_kv_heads, block_size, _ = key_cache.shape

@@ -97,10 +97,15 @@ def combine_kernel(
     SPLIT: tl.constexpr,
     SHORT: tl.constexpr,
 ):
-    """One row of one query head: the stretches weighted by their share of the whole softmax, in order."""
+    """One row of one query head: the stretches weighted by their share of the whole softmax, in order. Rows of no slice
+    become 0, so that what is computed from padding is finite."""
     i_row = tl.program_id(0)
     i_query_head = tl.program_id(1)
+    o_d = tl.arange(0, BLOCK_D)
+    m_d = o_d < D
+    o_out = (i_row.to(tl.int64) * (HEADS * GROUP) + i_query_head) * D
     if i_row >= tl.load(p_starts + num_slices):
+        tl.store(p_out + o_out + o_d, tl.zeros([BLOCK_D], p_out.dtype.element_ty), mask=m_d)
         return
     i_slice = find(p_starts, i_row, num_slices)
     first = tl.load(p_starts + i_slice)
@@ -110,8 +115,6 @@ def combine_kernel(
     i_packed = (i_row - first) * GROUP + i_query_head % GROUP
     i_item = tl.load(p_items + i_slice) + (i_packed // ROWS) * num_stretches
     o_piece = (i_item.to(tl.int64) * HEADS + i_query_head // GROUP) * ROWS + i_packed % ROWS
-    o_d = tl.arange(0, BLOCK_D)
-    m_d = o_d < D
     b_acc = tl.zeros([BLOCK_D], tl.float32)
     most = tl.full((), -1e30, tl.float32)
     total = tl.full((), 0.0, tl.float32)
@@ -124,5 +127,4 @@ def combine_kernel(
         total = total * old + new
         most = higher
         o_piece += HEADS * ROWS
-    o_out = (i_row.to(tl.int64) * (HEADS * GROUP) + i_query_head) * D
     tl.store(p_out + o_out + o_d, (b_acc / total).to(p_out.dtype.element_ty), mask=m_d)

@@ -67,6 +67,7 @@ def test_padding_makes_no_work():
     )
     out = paged_attention(padded.query, case.key_cache, case.value_cache, padded.plan(64), SCALE)
     assert torch.equal(out[:3], check(case, 64))
+    assert torch.count_nonzero(out[3:]) == 0
 
 
 def test_fp8_keys_and_values_with_scales():
