@@ -99,19 +99,21 @@ class _FixedStep:
         """The hidden states of a step, with more rows behind them that mean nothing. Overwritten by the next step."""
         if self._graph is not None:
             torch.cuda.current_stream().synchronize()  # the last copy has read what is staged
-        staged = Step(*(part.numpy() for part in _parts(self._staged, self._shapes)))
+        starts, contexts, owned, logit_starts, tokens, tables = (
+            part.numpy() for part in _parts(self._staged, self._shapes)
+        )
         num_slices = len(step.context_lengths)
-        for room, own in ((staged.query_starts, step.query_starts), (staged.logit_starts, step.logit_starts)):
+        for room, own in ((starts, step.query_starts), (logit_starts, step.logit_starts)):
             room[: num_slices + 1] = own
             room[num_slices + 1 :] = own[-1]
         for room, own in (
-            (staged.context_lengths, step.context_lengths),
-            (staged.owned, step.owned),
-            (staged.tokens, step.tokens),
+            (contexts, step.context_lengths),
+            (owned, step.owned),
+            (tokens, step.tokens),
         ):
             room[: len(own)] = own
             room[len(own) :] = 0
-        staged.block_tables[:num_slices, : step.block_tables.shape[1]] = step.block_tables
+        tables[:num_slices, : step.block_tables.shape[1]] = step.block_tables
         self._packed.copy_(self._staged, non_blocking=True)
         if self._graph is None:
             return self._compute(self._packed)

@@ -1,7 +1,7 @@
 """Nine minutes on an H200: everything that only a GPU can say, the most valuable first.
 
     python -m tests.bench.gpu [--out FOLDER] [--stages NAME …]     on a machine with a GPU
-    python -m tests.bench.gpu --reduced                            without one, in the interpreter: no number means a thing
+    python -m tests.bench.gpu --reduced   without one, in the interpreter: its numbers mean nothing
 
 Every stage is a process with a limit of its own, so that a crash costs that stage alone; its lines are appended to one
 JSON-lines file as they come. Needs no network: weights are random. `make bench-report` makes tables of the files.

@@ -39,6 +39,8 @@ def requests() -> list[Request]:
         Request(f"record {i}", (i, 9), SamplingParams(max_tokens=30), format=Format.schema(RECORD)) for i in range(3)
     ]
     sampled = SamplingParams(temperature=1.0, top_p=0.9, seed=5, max_tokens=12)
+    # Beginnings that end within a block: they are copied on both ranks.
+    made += [Request(f"shared {i}", (*range(20, 32), i), SamplingParams(max_tokens=12)) for i in range(8)]
     return [*made, Request("sampled", (4, 4), sampled), Request("labels", (6,), choices=((5, 6, 7), (5, 8)))]
 
 
@@ -68,7 +70,7 @@ def run(folder: Path, size: int) -> dict[object, Output]:
 
 def test_two_processes_give_the_tokens_of_one(folder: Path) -> None:
     one, two = run(folder, 1), run(folder, 2)
-    assert len(one) == 17
+    assert len(one) == 25
     assert {i: output.tokens for i, output in two.items()} == {i: output.tokens for i, output in one.items()}
     assert two["labels"].choice_logprobs == pytest.approx(one["labels"].choice_logprobs, abs=1e-4)
     assert not torch.distributed.is_initialized()
