@@ -38,8 +38,13 @@ class GpuRunner(ModelRunner):
         self._pool = torch.cuda.graph_pool_handle() if cache.device.type == "cuda" else None
 
     @torch.inference_mode()
-    def compute(self, step: Step) -> Tensor:
+    def prepare_step(self, step: Step) -> Step:
         self._cache.copy(step.copies)
+        return step
+
+    @torch.inference_mode()
+    def run(self, prepared: Step) -> Tensor:
+        step = prepared
         counts, num_tokens = np.diff(step.query_starts), len(step.tokens)
         work = bounds(counts, step.context_lengths, self._group)
         size = next((size for size in SIZES if size >= num_tokens), None)

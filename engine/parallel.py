@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,12 +74,15 @@ class _Leader:
         self._runner = runner
         self._group = group
 
-    def run(self, batch: Batch) -> Tensor:
-        return self.compute(Step.of(batch))
+    def prepare(self, batch: Batch) -> Any:
+        return self.prepare_step(Step.of(batch))
 
-    def compute(self, step: Step) -> Tensor:
+    def prepare_step(self, step: Step) -> Any:
         broadcast(_pack(step), self._group)
-        return self._runner.compute(step)
+        return self._runner.prepare_step(step)
+
+    def run(self, prepared: Any) -> Tensor:
+        return self._runner.run(prepared)
 
     def logits(self, hidden: Tensor, masks: RowMasks | None = None) -> Tensor:
         return self._runner.logits(hidden, masks)
@@ -101,7 +105,7 @@ def _follow(path: Path, config: EngineConfig, rank: int, meeting: str) -> None:
     model = load_model(path, own.dtype, own.device, ranks=Ranks(rank, config.tensor_parallel))
     runner = runner_of(model, KVCache.fit(model.config, own), own)
     while len(packed := broadcast(ENDED, group)):
-        runner.compute(_unpack(packed))
+        runner.run(runner.prepare_step(_unpack(packed)))
     dist.destroy_process_group()
 
 

@@ -54,7 +54,7 @@ def verify_table(place: Place) -> Iterator[dict[str, Any]]:
             )
 
             def launch(step: Step = step) -> None:
-                runner.largest(runner.compute(step))[1].tolist()
+                runner.largest(runner.run(runner.prepare_step(step)))[1].tolist()
 
             launch()
             seconds = median(place.wall(launch, 5))
