@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-slow bench kernels clean
+.PHONY: help demo test check format test-slow bench bench-report kernels clean
 
 help:  ## List the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -26,6 +26,9 @@ test-slow: $(VENV)/installed-dev  ## The tests that take minutes
 
 bench: $(VENV)/installed-dev  ## Throughput beside other engines, as far as their environments are there
 	$(BIN)/python -m tests.bench.bench
+
+bench-report: $(VENV)/installed-dev  ## Put the results of tests/bench/gpu.py into docs/performance.md
+	$(BIN)/python -m tests.bench.gpu_report
 
 kernels: $(VENV)/installed-dev  ## Compile the Triton kernels and write docs/kernels.md
 	$(BIN)/python -m tests.gpu_compile.table

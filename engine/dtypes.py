@@ -15,7 +15,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8, "fp
 def weight_dtype(name: str, device: str = "cpu") -> torch.dtype:
     """What weights are kept in: int8 stands for 8-bit weights and activations (W8A8).
 
-    `auto` is the fastest that costs next to no quality. Raises InvalidRequest for an unknown name.
+    `auto` is the fastest that costs next to no quality. Raises InvalidRequest for an unknown name, and for int8 on a
+    GPU.
     """
     if name == "auto":
         if device.startswith("cuda"):
@@ -23,6 +24,8 @@ def weight_dtype(name: str, device: str = "cpu") -> torch.dtype:
         return torch.int8 if device == "cpu" and native.available() else torch.float32
     if name not in DTYPES or name == "fp8":
         raise InvalidRequest("dtype", name, "must be one of auto, fp32, bf16, int8")
+    if name == "int8" and uses_kernels(device):
+        raise InvalidRequest("dtype", name, "is for CPUs; a GPU computes in bf16 or fp32")
     return DTYPES[name]
 
 

@@ -39,6 +39,8 @@ class GpuRunner(ModelRunner):
 
     @torch.inference_mode()
     def prepare_step(self, step: Step) -> Step:
+        if self._cache.device.type == "cuda":
+            torch.cuda.set_device(self._cache.device)  # Triton launches on the thread's own, whatever the tensors say
         self._cache.copy(step.copies)
         return step
 
