@@ -38,7 +38,7 @@ RESULTS = Path(__file__).parent / "results"
 PEERS = Path(os.environ.get("NIGHTMILL_PEERS", Path.home() / ".cache/nightmill-peers"))
 MAX_OTHERS = 0.25
 QUALITY_PROMPTS = 24  # texts that perplexity is measured on
-FEW = 16  # prompts of a workload for a contender that takes them one by one
+FEW = 8  # prompts of a workload for a contender that takes them one by one
 
 
 @dataclass(frozen=True, slots=True)
