@@ -162,3 +162,4 @@ class Output:
     choice_logprobs: tuple[float, ...] | None = None  # in the order of Request.choices
     error: str | None = None
     error_code: str | None = None
+    reused: bool = False  # the answer of an identical request; set by who knows one, never by the engine

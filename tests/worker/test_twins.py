@@ -1,0 +1,152 @@
+"""Twins and Results: what is computed once, what is never taken for the same, and a cache file that cannot hurt."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.format import Format
+from engine.request import FinishReason, Output, Request, SamplingParams, TokenLogprobs
+from worker.results import FRESH, Results
+from worker.twins import Twins, key_of
+
+SALT = b"model"
+
+
+def output(request_id: object, *tokens: int, reason: FinishReason = FinishReason.STOP) -> Output:
+    return Output(request_id, tokens, reason, 3, 0, len(tokens))  # type: ignore[arg-type]
+
+
+def twins(path: Path | None = None) -> Twins:
+    return Twins(Results(path), SALT)
+
+
+def test_the_first_is_computed_and_the_others_wait_for_it() -> None:
+    both = twins()
+    assert both.find(Request("a", (1, 2))) is None
+    assert both.find(Request("b", (1, 2))) == []
+    assert both.find(Request("c", (1, 2, 3))) is None
+    made = both.settle(output("a", 7, 8))
+    assert [(each.id, each.tokens, each.reused) for each in made] == [("a", (7, 8), False), ("b", (7, 8), True)]
+    assert both.settle(output("c", 9)) == [output("c", 9)]
+    assert both.find(Request("d", (1, 2))) is None, "nothing is kept without a file"
+
+
+def test_answers_outlive_the_process(tmp_path: Path) -> None:
+    logprobs = (TokenLogprobs(7, -0.1, ((7, -0.1), (8, -2.5))),)
+    first = Results(tmp_path / "deep" / "results")
+    one = Twins(first, SALT)
+    assert one.find(Request("a", (1,))) is None
+    one.settle(dataclasses.replace(output("a", 7), logprobs=logprobs, choice_logprobs=(-0.25, -1e-300), stopped_by=2))
+    assert one.find(Request("b", (1,))) == [
+        dataclasses.replace(
+            output("b", 7),
+            logprobs=logprobs,
+            choice_logprobs=(-0.25, -1e-300),
+            stopped_by=2,
+            reused=True,
+            num_cached_tokens=3,
+        )
+    ]
+    first.close()
+    again = twins(tmp_path / "deep" / "results")
+    found = again.find(Request("c", (1,)))
+    assert found is not None
+    assert (found[0].id, found[0].tokens, found[0].logprobs) == ("c", (7,), logprobs)
+    assert Twins(Results(tmp_path / "deep" / "results"), b"another model").find(Request("c", (1,))) is None
+
+
+@pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.ERROR])
+def test_what_did_not_come_to_its_end_is_not_kept(tmp_path: Path, reason: FinishReason) -> None:
+    both = twins(tmp_path / "results")
+    both.find(Request("a", (1,)))
+    both.find(Request("b", (1,)))
+    assert [each.finish_reason for each in both.settle(output("a", reason=reason))] == [reason, reason]
+    assert both.find(Request("c", (1,))) is None
+
+
+PLAIN = Request("x", (1, 2, 3))
+OTHERS = [
+    dataclasses.replace(PLAIN, prompt=(1, 2)),
+    dataclasses.replace(PLAIN, prompt=(1, 2, 4)),
+    dataclasses.replace(PLAIN, sampling=SamplingParams(max_tokens=9)),
+    dataclasses.replace(PLAIN, sampling=SamplingParams(stop=("a",))),
+    dataclasses.replace(PLAIN, sampling=SamplingParams(temperature=1.0, seed=1)),
+    dataclasses.replace(PLAIN, sampling=SamplingParams(temperature=1.0, seed=2)),
+    dataclasses.replace(PLAIN, format=Format("json_object")),
+    dataclasses.replace(PLAIN, format=Format("regex", "a")),
+    dataclasses.replace(PLAIN, format=Format("regex", "b")),
+    dataclasses.replace(PLAIN, choices=((1,), (2,))),
+    dataclasses.replace(PLAIN, choices=((1, 2),)),
+    dataclasses.replace(PLAIN, choices=((1,), (2,)), choice_margin=2.0),
+    dataclasses.replace(PLAIN, prompt=(1, 2, 3, 1), choices=((2,),)),
+]
+
+
+def test_whatever_decides_the_answer_is_in_the_key() -> None:
+    keys = [key_of(each, SALT) for each in [PLAIN, *OTHERS]]
+    assert len(set(keys)) == len(keys)
+    assert None not in keys
+    assert key_of(PLAIN, b"other") not in keys
+    assert key_of(dataclasses.replace(PLAIN, id="y", group="g"), SALT) == keys[0]
+
+
+def test_chance_is_never_shared() -> None:
+    drawn = Request("a", (1,), SamplingParams(temperature=0.5))
+    assert key_of(drawn, SALT) is None
+    both = twins()
+    assert both.find(drawn) is None
+    assert both.find(dataclasses.replace(drawn, id="b")) is None
+    assert both.settle(output("a", 1)) == [output("a", 1)]
+
+
+def test_what_others_wait_for_is_computed_to_its_end() -> None:
+    both = twins()
+    both.find(Request("a", (1,)))
+    both.find(Request("b", (1,)))
+    both.find(Request("c", (1,)))
+    assert both.drop("c"), "it was only waiting"
+    assert not both.drop("a"), "b still waits for it"
+    assert [each.id for each in both.settle(output("a", 5))] == ["a", "b"]
+    both.find(Request("d", (1,)))
+    assert both.drop("d")
+    assert both.find(Request("e", (1,))) is None
+
+
+def test_a_damaged_file_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "results"
+    path.write_bytes(b"not a database" * 100)
+    both = twins(path)
+    assert both.find(Request("a", (1,))) is None
+    assert both.settle(output("a", 5)) == [output("a", 5)]
+    good = tmp_path / "good"
+    kept = Results(good)
+    kept.put(b"k", output("a", 1))
+    kept.flush()
+    with sqlite3.connect(good) as database:
+        database.execute("update results set answer = '{}'")
+    assert kept.get(b"k") is None
+    assert Results(good).get(b"k") is None
+
+
+def test_old_answers_go_and_the_file_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "results"
+    kept = Results(path, max_bytes=200_000)
+    kept.put(b"old", output("a", 1))
+    kept.flush()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 40 * 86_400)
+    assert Results(path).get(b"old") is None, "not used for 40 days"
+    for number in range(40 * FRESH):
+        kept.put(number.to_bytes(16, "big"), output("a", *range(20)))
+    kept.close()
+    reopened = Results(path, max_bytes=200_000)
+    assert reopened.get((40 * FRESH - 1).to_bytes(16, "big")) is not None
+    assert reopened.get((0).to_bytes(16, "big")) is None
+    with sqlite3.connect(path) as database:
+        (count,) = database.execute("select count(*) from results").fetchone()
+    assert 500 < count < 3 * FRESH + 1500

@@ -1,0 +1,79 @@
+"""Twins: requests that must have the same answer are computed once.
+
+A request is settled by its prompt and parameters where nothing is left to chance: greedy ones, scored choices, and
+drawn ones with a seed of their own. The first of such twins goes to the engine, those that come meanwhile wait for it,
+and later ones are answered from `Results`. Owned by the engine thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Hashable
+from dataclasses import astuple, replace
+
+from engine.request import FinishReason, Output, Request
+from worker.results import Key, Results
+
+WHOLE = (FinishReason.STOP, FinishReason.LENGTH)
+
+
+def key_of(request: Request, salt: bytes) -> Key | None:
+    """128 bits of BLAKE2b over all that decides the answer; None where chance does. `salt` stands for the model."""
+    sampling = request.sampling
+    if not request.choices and not sampling.greedy and sampling.seed is None:
+        return None
+    digest = hashlib.blake2b(salt, digest_size=16)
+    for tokens in (request.prompt, *request.choices):
+        digest.update(len(tokens).to_bytes(8, "little"))
+        digest.update(array("q", tokens).tobytes())
+    decides = (astuple(sampling), request.format, request.forced, request.choice_margin, len(request.choices))
+    digest.update(repr(decides).encode())
+    return digest.digest()
+
+
+class Twins:
+    def __init__(self, results: Results, salt: bytes) -> None:
+        """`salt` differs for every model and whatever else of the engine decides its answers."""
+        self._results = results
+        self._salt = salt
+        self._keys: dict[Hashable, Key] = {}  # of what is in the engine, by request id
+        self._waiting: dict[Key, list[Request]] = {}  # for what is in the engine
+
+    def find(self, request: Request) -> list[Output] | None:
+        """What to do with a new request: None, compute it; an answer, if it is known; or nothing yet ([]), since it
+        comes with its twin's."""
+        key = key_of(request, self._salt)
+        if key is None:
+            return None
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            waiting.append(request)
+            return []
+        known = self._results.get(key)
+        if known is not None:
+            return [replace(known, id=request.id, reused=True)]
+        self._keys[request.id] = key
+        self._waiting[key] = []
+        return None
+
+    def settle(self, output: Output) -> list[Output]:
+        """An output of the engine, and those of the requests that waited for it."""
+        key = self._keys.pop(output.id, None)
+        if key is None:
+            return [output]
+        if output.finish_reason in WHOLE:
+            self._results.put(key, output)
+        return [output, *(replace(output, id=twin.id, reused=True) for twin in self._waiting.pop(key))]
+
+    def drop(self, request_id: Hashable) -> bool:
+        """The request was given up. Returns whether the engine can stop computing it."""
+        key = self._keys.get(request_id)
+        if key is not None:
+            if self._waiting[key]:
+                return False
+            del self._keys[request_id], self._waiting[key]
+            return True
+        for waiting in self._waiting.values():
+            waiting[:] = [twin for twin in waiting if twin.id != request_id]
+        return True
