@@ -94,6 +94,16 @@ class Client:
     def cancel(self, job_id: str) -> JobView:
         return JobView.model_validate(self._transport.call("POST", f"/v1/jobs/{job_id}/cancel").json())
 
+    def pause(self, job_id: str) -> JobView:
+        return JobView.model_validate(self._transport.call("POST", f"/v1/jobs/{job_id}/pause").json())
+
+    def resume(self, job_id: str) -> JobView:
+        return JobView.model_validate(self._transport.call("POST", f"/v1/jobs/{job_id}/resume").json())
+
+    def retry(self, job_id: str) -> JobView:
+        """A new job over the failed rows of one that has ended. A second call gives the same job."""
+        return JobView.model_validate(self._transport.call("POST", f"/v1/jobs/{job_id}/retry").json())
+
     def watch(self, job_id: str, *, interval: float = 0.5) -> Iterator[JobView]:
         """The job every `interval` seconds, the last time when it has ended."""
         while True:

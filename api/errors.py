@@ -50,6 +50,8 @@ TABLE: dict[type[errors.DomainError], tuple[HTTPStatus, str]] = {
     errors.UploadNotFound: (HTTPStatus.UNPROCESSABLE_ENTITY, "No such upload"),
     errors.IdempotencyConflict: (HTTPStatus.CONFLICT, "The idempotency key belongs to another job"),
     errors.JobNotCancellable: (HTTPStatus.CONFLICT, "The job can no longer be cancelled"),
+    errors.WrongState: (HTTPStatus.CONFLICT, "The job is in another state"),
+    errors.NothingToRetry: (HTTPStatus.CONFLICT, "No row failed"),
     errors.DatasetRefused: (HTTPStatus.UNPROCESSABLE_ENTITY, "The dataset's address is not allowed"),
     errors.InvalidDataset: (HTTPStatus.UNPROCESSABLE_ENTITY, "The dataset cannot be used"),
     errors.UploadTooLarge: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The upload is too large"),

@@ -1,8 +1,9 @@
-"""Routes of jobs: submit, list, read, cancel."""
+"""Routes of jobs: submit, list, read, and what can be done to one: pause, resume, cancel, retry."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
@@ -10,11 +11,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api import submission
-from api.deps import ServicesDep
+from api.deps import Services, ServicesDep
 from api.errors import naming
 from api.schemas import IdempotencyKey, JobPage, JobRequest, JobView
-from db import jobs
-from db.errors import IdempotencyConflict, InvalidJob
+from db import control, dead_letters, jobs
+from db.errors import IdempotencyConflict, InvalidJob, WrongState
 from db.models import Job, JobStatus
 from db.progress import progress
 from db.session import db_now
@@ -34,7 +35,12 @@ def submit(
     key = request.idempotency_key or idempotency_key
     if idempotency_key not in (None, key):
         raise InvalidJob("idempotency_key", "the header and the field differ")
-    spec = submission.specify(request, services.settings)
+    view = _submit(submission.specify(request, services.settings), key, services)
+    response.headers["Location"] = f"/v1/jobs/{view.id}"
+    return view
+
+
+def _submit(spec: JobSpec, key: str | None, services: Services, retry_of: str | None = None) -> JobView:
     with services.sessions.begin() as session:
         view = _earlier(session, spec, key)
     if view is None:
@@ -49,10 +55,10 @@ def submit(
                 output_uri=str(plan.output),
                 num_rows=plan.num_rows,
                 idempotency_key=key,
+                retry_of=retry_of,
             )
             view = _view(session, job)
         services.sweeper.nudge()
-    response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view
 
 
@@ -84,8 +90,46 @@ def read(job_id: str, services: ServicesDep) -> JobView:
 @router.post("/{job_id}/cancel", status_code=202)
 def cancel(job_id: str, services: ServicesDep) -> JobView:
     """Stop a job. Rows that are finished stay; a job that is ending already answers 409."""
+    return _change(services, job_id, control.cancel)
+
+
+@router.post("/{job_id}/pause", status_code=202)
+def pause(job_id: str, services: ServicesDep) -> JobView:
+    """Begin nothing more of a job. Rows in the engine are given up within seconds, finished ones are kept."""
+    return _change(services, job_id, control.pause)
+
+
+@router.post("/{job_id}/resume", status_code=202)
+def resume(job_id: str, services: ServicesDep) -> JobView:
+    """Go on with a paused job where it was."""
+    return _change(services, job_id, control.resume)
+
+
+@router.post("/{job_id}/retry", status_code=202)
+def retry(
+    job_id: str,
+    response: Response,
+    services: ServicesDep,
+    idempotency_key: Annotated[IdempotencyKey | None, Header()] = None,
+) -> JobView:
+    """A new job of the same specification over the failed rows of one that has ended, under a new output folder.
+
+    Without a key, a second call gives the first call's job again. 409 when the job goes on, or has no failed row.
+    """
     with services.sessions.begin() as session:
-        view = _view(session, jobs.request_cancel(session, job_id))
+        job = jobs.get(session, job_id)
+    if not job.status.terminal:
+        raise WrongState(job_id, job.status, "retried")
+    source = dead_letters.folder_of(job_id, job.output_uri)
+    spec = JobSpec.model_validate({**job.spec, "input": str(source), "output": None, "max_rows": None})
+    view = _submit(spec, idempotency_key or f"retry:{job_id}", services, retry_of=job_id)
+    response.headers["Location"] = f"/v1/jobs/{view.id}"
+    return view
+
+
+def _change(services: Services, job_id: str, change: Callable[[Session, str], Job]) -> JobView:
+    with services.sessions.begin() as session:
+        view = _view(session, change(session, job_id))
     services.sweeper.nudge()
     return view
 

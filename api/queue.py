@@ -12,7 +12,7 @@ import socket
 import uuid
 from typing import TYPE_CHECKING, Any, Protocol
 
-from db.dispatch import Wakeup
+from db.dispatch import PRIORITIES, Wakeup
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -57,6 +57,7 @@ class RedisQueue:
                 routing_key=QUEUE,
                 correlation_id=headers["id"],
                 delivery_mode=2,
+                priority=PRIORITIES[wakeup.task],
                 retry=False,
             )
         except Exception as error:  # kombu lets errors of redis and of the socket through; all mean "not sent".

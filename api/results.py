@@ -56,9 +56,10 @@ def listing(
 
 @router.get("/{name}", response_class=FileResponse)
 def download(job_id: str, name: str, services: ServicesDep) -> FileResponse:
-    """One file, streamed; a Range header gives a part of it."""
+    """One file, streamed; a Range header gives a part of it. The answer's Nightmill-Job-Status tells a running job."""
     with services.sessions.begin() as session:
-        folder = Path(jobs.get(session, job_id).output_uri)
+        job = jobs.get(session, job_id)
+        folder, status = Path(job.output_uri), job.status.value
     path = folder / name
     # The name is one that the worker writes, and the file no link that something else put there.
     if (
@@ -68,4 +69,4 @@ def download(job_id: str, name: str, services: ServicesDep) -> FileResponse:
     ):
         raise ResultNotFound(job_id, name)
     media_type = MEDIA_TYPES.get(path.suffix, "text/plain")
-    return FileResponse(path, media_type=media_type, filename=name)
+    return FileResponse(path, media_type=media_type, filename=name, headers={"Nightmill-Job-Status": status})

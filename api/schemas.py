@@ -11,6 +11,7 @@ from db.models import Job, JobStatus, Shard, Upload, Worker
 from db.progress import Progress
 from db.specs import JobSpec
 
+MOVING = (JobStatus.VALIDATING, JobStatus.RUNNING, JobStatus.FINALIZING)
 IdempotencyKey = Annotated[str, Field(min_length=1, max_length=255)]
 
 
@@ -32,12 +33,19 @@ class View(BaseModel):
 
 
 class Counts(View):
-    """Rows and shards so far. `total` is known from submission on; `shards_total` only after validation."""
+    """Rows and shards so far. `total` is known from submission on; `shards_total` only after validation.
+
+    succeeded + failed + pending + cancelled + expired = total at every moment; `done` is the first two. A job that
+    ended early has the rest under `cancelled` (also when it failed) or `expired`.
+    """
 
     total: int
     done: int
     succeeded: int
     failed: int
+    pending: int = 0
+    cancelled: int = 0
+    expired: int = 0
     shards_total: int | None
     shards_done: int
 
@@ -77,6 +85,9 @@ class JobView(View):
     started_at: datetime | None = Field(description="When a worker took the job up, and began to load the model.")
     running_at: datetime | None = Field(default=None, description="When its first shard began.")
     finished_at: datetime | None
+    expires_at: datetime | None = Field(default=None, description="Deadline, after which unfinished rows expire.")
+    priority: int = 0
+    retry_of: str | None = Field(default=None, description="The job whose failed rows this one tries again.")
     error: JobError | None
     spec: JobSpec
 
@@ -90,6 +101,9 @@ class JobView(View):
         rows_rate = done / running if running and done else None
         tokens = progress.prompt_tokens + progress.output_tokens
         open_rows = job.num_rows - done
+        rest = "pending"
+        if job.status.terminal:
+            rest = "expired" if job.status is JobStatus.EXPIRED else "cancelled"
         return cls(
             id=job.id,
             status=job.status,
@@ -102,17 +116,21 @@ class JobView(View):
                 done=done,
                 succeeded=progress.rows_succeeded,
                 failed=progress.rows_failed,
+                **{rest: open_rows},
                 shards_total=job.num_shards,
                 shards_done=job.shards_done,
             ),
             tokens=Tokens(prompt=progress.prompt_tokens, cached=progress.cached_tokens, output=progress.output_tokens),
             rates=Rates(rows_per_second=rows_rate, tokens_per_second=tokens / running if running and tokens else None),
-            eta_seconds=open_rows / rows_rate if rows_rate and not job.status.terminal else None,
+            eta_seconds=open_rows / rows_rate if rows_rate and job.status in MOVING else None,
             elapsed_seconds=elapsed,
             created_at=_time(job.created_at),
             started_at=None if job.started_at is None else _time(job.started_at),
             running_at=None if job.running_at is None else _time(job.running_at),
             finished_at=None if job.finished_at is None else _time(job.finished_at),
+            expires_at=None if job.expires_at is None else _time(job.expires_at),
+            priority=job.priority,
+            retry_of=job.retry_of,
             error=None if job.error_code is None else JobError(code=job.error_code, message=job.error_message or ""),
             spec=spec,
         )

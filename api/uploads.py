@@ -63,9 +63,9 @@ async def upload(
 
 def _save(services: Services, filename: str, chunks: Iterator[bytes]) -> UploadView:
     upload_id = f"upl_{secrets.token_hex(12)}"
-    with naming("file"), services.sessions.begin() as session:
-        row = files.save_upload(session, services.settings, upload_id=upload_id, filename=filename, chunks=chunks)
-        return UploadView.of(row)
+    with naming("file"):
+        stored = files.store_upload(services.settings, upload_id=upload_id, filename=filename, chunks=chunks)
+    return UploadView.of(files.record_upload(services.sessions, stored))
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:

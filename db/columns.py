@@ -15,6 +15,7 @@ from db.specs import Chat, Extract, Generate, JobSpec, Label, Summarize
 from db.typed_columns import typed
 
 ERROR = pa.struct([pa.field("code", pa.string()), pa.field("message", pa.string())])
+DEAD_LETTER_ERROR = "nightmill_error"  # beside the input's columns in a dataset of failed rows
 TOKEN_COLUMNS = ("prompt_tokens", "cached_tokens", "output_tokens", "truncated_tokens")
 PROBABILITY = pa.struct([pa.field("label", pa.string()), pa.field("prob", pa.float64())])
 
@@ -51,8 +52,13 @@ def input_checks(spec: JobSpec) -> list[tuple[str, Callable[[Dataset], None]]]:
 
 
 def kept_columns(spec: JobSpec, source: pa.Schema) -> list[str]:
-    """The input columns that the output carries over."""
-    return list(source.names if spec.keep_columns is None else spec.keep_columns)
+    """The input columns that the output carries over: all that the job does not leave out.
+
+    Not the error that a dead letter carries, when it is submitted again: it is of the earlier job.
+    """
+    if spec.keep_columns is not None:
+        return list(spec.keep_columns)
+    return [name for name in source.names if name != DEAD_LETTER_ERROR]
 
 
 def output_schema(spec: JobSpec, source: pa.Schema) -> pa.Schema:

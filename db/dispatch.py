@@ -12,13 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from db.jobs import UNLEASED
-from db.models import Job, JobStatus, Shard, ShardStatus
+from db.control import expire_due
+from db.jobs import OPEN_SHARD
+from db.models import STOPPING, Job, JobStatus, Shard, ShardStatus
 from db.session import db_now
+from db.turns import WORKING
 
+# Of messages, as Celery has them on Redis: 0 comes first. A new job need not wait behind the shards of all others.
+PRIORITIES = {"split": 0, "merge": 0, "run": 6}
 UNSYNCED = {"synchronize_session": False}
 
 
@@ -37,7 +41,7 @@ def due(session: Session, *, window: int, redispatch_seconds: float, limit: int 
     messages whatever the job's size. Jobs that another transaction holds are left to the next call.
     """
     stale = db_now() - redispatch_seconds
-    _cancel_abandoned(session)
+    expire_due(session)
     found = [Wakeup("split", job_id) for job_id in _mark_jobs(session, _to_split(stale), limit)]
     found += [Wakeup("merge", job_id) for job_id in _mark_jobs(session, _to_merge(stale), limit - len(found))]
     for job_id in _hold_jobs(session, _to_run(window, stale), limit - len(found)):
@@ -55,42 +59,28 @@ def unsent(session: Session, wakeups: Sequence[Wakeup]) -> None:
         session.execute(update(table).where(table.id.in_(ids)).values(dispatched_at=0.0), execution_options=UNSYNCED)
 
 
-def _cancel_abandoned(session: Session) -> None:
-    """A shard of a cancelling job whose worker died will not be taken up again: cancelled here."""
-    dead = and_(Shard.status == ShardStatus.RUNNING, Shard.lease_until < db_now())
-    held = (
-        select(Job.id)
-        .where(Job.status == JobStatus.CANCELLING, exists().where(Shard.job_id == Job.id, dead))
-        .with_for_update(key_share=True, skip_locked=True)
-    )
-    for job_id in session.scalars(held).all():
-        session.execute(
-            update(Shard)
-            .where(Shard.job_id == job_id, dead)
-            .values(status=ShardStatus.CANCELLED, fence=Shard.fence + 1, **UNLEASED),
-            execution_options=UNSYNCED,
-        )
+def _free() -> ColumnElement[bool]:
+    """Nobody splits or merges the job, nor is it pausing after a broken attempt."""
+    return or_(Job.lease_until.is_(None), Job.lease_until < db_now())
 
 
 def _to_split(stale: ColumnElement[float]) -> ColumnElement[bool]:
-    free = or_(Job.lease_until.is_(None), Job.lease_until < db_now())
-    return and_(Job.status == JobStatus.VALIDATING, free, Job.dispatched_at < stale)
+    return and_(Job.status == JobStatus.VALIDATING, _free(), Job.dispatched_at < stale)
 
 
 def _to_merge(stale: ColumnElement[float]) -> ColumnElement[bool]:
-    running = exists().where(Shard.job_id == Job.id, Shard.status == ShardStatus.RUNNING)
-    still = and_(Job.status == JobStatus.CANCELLING, ~running)
-    return and_(or_(Job.status == JobStatus.FINALIZING, still), Job.dispatched_at < stale)
+    still = and_(Job.status.in_(STOPPING), ~_any(Job.id, Shard.status.in_(OPEN_SHARD)))
+    return and_(or_(Job.status == JobStatus.FINALIZING, still), _free(), Job.dispatched_at < stale)
 
 
 def _to_run(window: int, stale: ColumnElement[float]) -> ColumnElement[bool]:
     has_room = and_(_any(Job.id, _waiting()), _num_sent(Job.id) < window)
-    return and_(Job.status == JobStatus.RUNNING, or_(has_room, _any(Job.id, _lost(stale)), _any(Job.id, _dead(stale))))
+    return and_(Job.status.in_(WORKING), or_(has_room, _any(Job.id, _lost(stale)), _any(Job.id, _dead(stale))))
 
 
 def _hold_jobs(session: Session, condition: ColumnElement[bool], limit: int) -> list[str]:
-    """The oldest such jobs, held; those that another transaction holds are passed over."""
-    chosen = select(Job.id).where(condition).order_by(Job.created_at, Job.id).limit(limit)
+    """Such jobs by priority and age, held; those that another transaction holds are passed over."""
+    chosen = select(Job.id).where(condition).order_by(Job.priority.desc(), Job.created_at, Job.id).limit(limit)
     return list(session.scalars(chosen.with_for_update(key_share=True, skip_locked=True)))
 
 
@@ -110,7 +100,8 @@ def _mark(session: Session, table: Any, ids: list[Any]) -> list[Any]:
 
 
 def _waiting() -> ColumnElement[bool]:
-    return and_(Shard.status == ShardStatus.PENDING, Shard.dispatched_at == 0.0)
+    ready = Shard.not_before <= db_now()
+    return and_(Shard.status == ShardStatus.PENDING, Shard.dispatched_at == 0.0, ready)
 
 
 def _sent() -> ColumnElement[bool]:

@@ -38,6 +38,25 @@ class JobNotCancellable(DomainError):
         self.status = status
 
 
+class WrongState(DomainError):
+    """What is asked for cannot be done to the job in the state that it is in."""
+
+    code = "wrong_state"
+
+    def __init__(self, job_id: str, status: str, wanted: str) -> None:
+        super().__init__(f"job {job_id!r} is {status}: it cannot be {wanted}")
+        self.job_id = job_id
+        self.status = status
+
+
+class NothingToRetry(DomainError):
+    code = "nothing_to_retry"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"job {job_id!r} has no failed row that is written: there is nothing to try again")
+        self.job_id = job_id
+
+
 class InvalidJob(DomainError):
     """A field of the specification cannot be what it says."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from db import datasets, uris
 from db.errors import InvalidDataset, UploadNotFound, UploadTooLarge
@@ -21,13 +22,21 @@ SCHEME = "upload://"
 ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
-def save_upload(
-    session: Session, settings: Settings, *, upload_id: str, filename: str, chunks: Iterable[bytes]
-) -> Upload:
-    """Store a Parquet file chunk by chunk, check its footer, and then record it under `upload_id`, a new id.
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An upload whose file is there and whose row is not."""
 
-    The database is touched only after the last chunk. Raises UploadTooLarge, and InvalidDataset naming `filename`; then
-    nothing is kept.
+    id: str
+    filename: str
+    path: Path
+    num_bytes: int
+    num_rows: int
+
+
+def store_upload(settings: Settings, *, upload_id: str, filename: str, chunks: Iterable[bytes]) -> Stored:
+    """Store a Parquet file chunk by chunk and check its footer. `upload_id` is a new id.
+
+    Raises UploadTooLarge, and InvalidDataset naming `filename`; then nothing is kept.
     """
     name = _display_name(filename)
     found: list[datasets.Dataset] = []
@@ -45,11 +54,21 @@ def save_upload(
     path = upload_path(settings, upload_id)
     published = publish(path.parent, path.name, fill)
     assert published.created, f"upload id {upload_id} was used before"
-    upload = Upload(id=upload_id, filename=name, num_bytes=published.num_bytes, num_rows=found[0].num_rows)
-    upload.created_at = db_now()
-    session.add(upload)
-    session.flush()
-    session.refresh(upload)
+    return Stored(upload_id, name, path, published.num_bytes, found[0].num_rows)
+
+
+def record_upload(sessions: sessionmaker[Session], stored: Stored) -> Upload:
+    """Record a stored file. Where that fails the file goes too: no one has been told its id."""
+    try:
+        with sessions.begin() as session:
+            upload = Upload(id=stored.id, filename=stored.filename, num_bytes=stored.num_bytes)
+            upload.num_rows, upload.created_at = stored.num_rows, db_now()
+            session.add(upload)
+            session.flush()
+            session.refresh(upload)
+    except BaseException:
+        stored.path.unlink(missing_ok=True)
+        raise
     return upload
 
 

@@ -29,24 +29,30 @@ class Base(DeclarativeBase):
 
 
 class JobStatus(enum.StrEnum):
-    """The life of a job. The last four are terminal."""
+    """The life of a job. The last five are terminal."""
 
     VALIDATING = "validating"  # accepted; a worker has not yet split it
     RUNNING = "running"
+    PAUSED = "paused"  # nothing new is begun, and what runs is saved and given back
     FINALIZING = "finalizing"  # no open shard; the manifest is being written
-    CANCELLING = "cancelling"
+    CANCELLING = "cancelling"  # finished rows of begun shards are being written out
+    EXPIRING = "expiring"  # the same after the deadline, and of all shards
     COMPLETED = "completed"
     COMPLETED_WITH_ERRORS = "completed_with_errors"
     FAILED = "failed"  # no row succeeded, or the job itself broke
     CANCELLED = "cancelled"
+    EXPIRED = "expired"
 
     @property
     def terminal(self) -> bool:
         return self in TERMINAL
 
 
-TERMINAL = frozenset({JobStatus.COMPLETED, JobStatus.COMPLETED_WITH_ERRORS, JobStatus.FAILED, JobStatus.CANCELLED})
-OPEN = "status IN ('validating', 'running', 'finalizing', 'cancelling')"
+TERMINAL = frozenset(
+    {JobStatus.COMPLETED, JobStatus.COMPLETED_WITH_ERRORS, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED}
+)
+STOPPING = frozenset({JobStatus.CANCELLING, JobStatus.EXPIRING})  # no row is computed any more
+OPEN = "status IN ('validating', 'running', 'paused', 'finalizing', 'cancelling', 'expiring')"
 
 
 class ShardStatus(enum.StrEnum):
@@ -89,10 +95,15 @@ class Job(Base):
     started_at: Mapped[float | None]
     running_at: Mapped[float | None]
     finished_at: Mapped[float | None]
-    # When split or merge was last sent; 0: not since it became due. The lease is of the split under way.
+    # When split or merge was last sent; 0: not since it became due. Lease, fence and attempts are of the split or merge
+    # under way; after a broken attempt the lease is the pause before the next one.
     dispatched_at: Mapped[float] = mapped_column(default=0.0)
     lease_until: Mapped[float | None]
+    fence: Mapped[int] = mapped_column(Integer, default=0, server_default=text("0"))
     attempts: Mapped[int] = mapped_column(Integer, default=0)
+    priority: Mapped[int] = mapped_column(Integer, default=0, server_default=text("0"))
+    expires_at: Mapped[float | None]
+    retry_of: Mapped[str | None] = mapped_column(String(40))  # the job whose failed rows are the input
 
     __table_args__ = (
         CheckConstraint("num_rows >= 0", name="rows_not_negative"),
@@ -117,9 +128,12 @@ class Shard(Base):
     stop_row: Mapped[int] = mapped_column(BigInteger)
     first_row: Mapped[int] = mapped_column(BigInteger)
     status: Mapped[ShardStatus] = mapped_column(_enum(ShardStatus), default=ShardStatus.PENDING)
-    # The lease: `fence` grows with every claim, and only its holder may write.
+    # The lease: `fence` grows with every claim, and only its holder may write. 0: the shard was never begun.
     fence: Mapped[int] = mapped_column(Integer, default=0)
-    attempts: Mapped[int] = mapped_column(Integer, default=0)
+    attempts: Mapped[int] = mapped_column(Integer, default=0)  # since the last one that got on
+    # Length of the shard's checkpoints when last looked at; a pause after a broken attempt.
+    marks: Mapped[int] = mapped_column(Integer, default=0, server_default=text("0"))
+    not_before: Mapped[float] = mapped_column(default=0.0, server_default=text("0"))
     owner: Mapped[str | None] = mapped_column(String(255))
     lease_until: Mapped[float | None]
     # When its message was last sent; 0: not since it became pending.

@@ -56,10 +56,15 @@ def publish(folder: Path, name: str, write: Callable[[BinaryIO], None]) -> Publi
 
 def _open_temp(folder: Path, name: str) -> tuple[Path, BinaryIO]:
     temp = folder / TEMP / f"{name}.{uuid.uuid4().hex}"
+    return temp, create_temp(temp)
+
+
+def create_temp(temp: Path) -> BinaryIO:
+    """A new file in a folder's `_tmp`."""
     while True:
         temp.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # a writer that ended took the empty folder away in between
-            return temp, open(temp, "xb")
+            return open(temp, "xb")
 
 
 def _link(temp: Path, final: Path) -> bool:

@@ -58,7 +58,7 @@ def connect(url: str) -> sqlalchemy.Engine:
     raise ValueError(f"{address.render_as_string()}: the database must be a SQLite file or PostgreSQL")
 
 
-def _connect_sqlite(address: URL) -> sqlalchemy.Engine:
+def _connect_sqlite(address: URL, foreign_keys: bool = True) -> sqlalchemy.Engine:
     Path(str(address.database)).parent.mkdir(parents=True, exist_ok=True)
     engine = sqlalchemy.create_engine(address, connect_args={"timeout": BUSY_SECONDS}, pool_size=5, max_overflow=15)
 
@@ -67,7 +67,7 @@ def _connect_sqlite(address: URL) -> sqlalchemy.Engine:
         connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
         _use_wal(connection)
         # synchronous stays FULL: a job that was accepted survives a power cut.
-        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}")
 
     @event.listens_for(engine, "begin")
     def begin(connection: sqlalchemy.Connection) -> None:
@@ -104,12 +104,16 @@ def migrate(engine: sqlalchemy.Engine) -> None:
 
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    with engine.begin() as connection:
+    # SQLite changes a constraint by copying the table; dropping the old one would delete what refers to it.
+    altering = _connect_sqlite(engine.url, foreign_keys=False) if engine.dialect.name == "sqlite" else engine
+    with altering.begin() as connection:
         # SQLite's BEGIN IMMEDIATE already lets one in at a time.
         if engine.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+    if altering is not engine:
+        altering.dispose()
 
 
 def revision(engine: sqlalchemy.Engine) -> str | None:

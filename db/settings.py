@@ -56,7 +56,16 @@ class Settings(BaseSettings):
     sweep_seconds: float = Field(
         default=2.0, gt=0, description="Pause between two looks for lost messages and dead leases."
     )
-    max_attempts: int = Field(default=3, ge=1, description="Times a shard is tried before its job fails.")
+    max_attempts: int = Field(default=3, ge=1, description="Attempts without any progress after which a job fails.")
+    retry_seconds: float = Field(
+        default=2.0, ge=0, description="Pause after a broken attempt; doubled for each further one, 5 minutes at most."
+    )
+    checkpoint_seconds: float = Field(
+        default=0.1, ge=0, description="Longest time that finished rows lie in memory alone."
+    )
+    hang_seconds: float = Field(
+        default=600.0, gt=0, description="A worker whose engine spends longer on one step ends, and its shards go on."
+    )
     worker_threads: int = Field(
         default=4, ge=1, description="Task threads of a worker: shards whose rows share the engine."
     )

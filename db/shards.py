@@ -8,19 +8,21 @@ A lease past its end may be renewed or finished as long as nobody else took it. 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import and_, or_, select, update
+from sqlalchemy import and_, select, update
 from sqlalchemy.orm import Session
 
 from db import jobs
-from db.models import Job, JobStatus, Shard, ShardStatus
+from db.models import STOPPING, Job, JobStatus, Shard, ShardStatus
 from db.progress import Progress
 from db.session import db_now
 from db.specs import JobSpec
+from db.turns import WORKING, free
 
 UNSYNCED = {"synchronize_session": False}
+ALIVE = (JobStatus.RUNNING, JobStatus.PAUSED)  # a shard that is given back is taken up again
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,12 @@ class Claim:
     stop_row: int
     first_row: int
     fence: int
-    attempts: int  # this one included
+    attempts: int  # since one got on, this one included
     spec: JobSpec
     output_uri: str
     prepared: dict[str, Any] = field(default_factory=dict)
+    marks: int = 0  # of the checkpoints, as the attempt before saw them
+    stopping: JobStatus | None = None  # the job is: write what is finished, and compute nothing
 
     @property
     def num_rows(self) -> int:
@@ -58,8 +62,13 @@ class Beat(enum.Enum):
     """What a heartbeat tells the holder."""
 
     OK = "ok"
-    CANCEL = "cancel"  # stop, then call `cancelled`
+    PAUSE = "pause"  # stop, then call `release`
+    CANCEL = "cancel"  # stop, write what is finished, then call `finish`, or `cancelled` if there is nothing
+    EXPIRE = "expire"  # the same, and unfinished rows are written as expired
     LOST = "lost"  # stop and write nothing: the shard is another's
+
+
+BEATS = {JobStatus.PAUSED: Beat.PAUSE, JobStatus.CANCELLING: Beat.CANCEL, JobStatus.EXPIRING: Beat.EXPIRE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +80,18 @@ class Finish:
 
 
 def claim(session: Session, shard_id: int, *, owner: str, lease_seconds: float, max_attempts: int) -> Claim | None:
-    """Lease a shard that is pending or whose lease is dead; None when there is nothing to do.
+    """Lease a free shard; None when there is nothing to do.
 
-    A shard that was tried `max_attempts` times and is open again (its workers died) fails, and its job with it.
+    A shard that was tried `max_attempts` times without getting on and is free again (its workers died) fails, and its
+    job with it.
     """
     job = _lock_job(session, shard_id)
-    if job is None or job.status is not JobStatus.RUNNING:
+    if job is None or job.status not in WORKING:
         return None
-    dead = and_(Shard.status == ShardStatus.RUNNING, Shard.lease_until < db_now())
-    free = and_(Shard.id == shard_id, or_(Shard.status == ShardStatus.PENDING, dead))
+    wanted = and_(Shard.id == shard_id, free())
     shard = session.scalar(
         update(Shard)
-        .where(free, Shard.attempts < max_attempts)
+        .where(wanted, Shard.attempts < max_attempts)
         .values(
             status=ShardStatus.RUNNING,
             fence=Shard.fence + 1,
@@ -95,15 +104,34 @@ def claim(session: Session, shard_id: int, *, owner: str, lease_seconds: float, 
         execution_options={**UNSYNCED, "populate_existing": True},
     )
     if shard is None:
-        tired = session.scalar(select(Shard).where(free, Shard.attempts >= max_attempts))
+        tired = session.scalar(select(Shard).where(wanted, Shard.attempts >= max_attempts))
         if tired is not None:
-            _give_up(session, tired.id, job, "worker_lost", f"its worker died in each of {tired.attempts} attempts")
+            reason = tired.error_message or "its worker died"
+            code = tired.error_code or "worker_lost"
+            _give_up(session, tired.id, job, code, f"broke off {tired.attempts} times without getting on: {reason}")
         return None
     job.running_at = job.running_at or session.scalar(select(db_now()))
     session.flush()
-    rows = (shard.id, job.id, shard.index, shard.file, shard.start_row, shard.stop_row, shard.first_row)
-    spec = JobSpec.model_validate(job.spec)
-    return Claim(*rows, shard.fence, shard.attempts, spec, job.output_uri, job.prepared or {})
+    return _claimed(job, shard)
+
+
+def _claimed(job: Job, shard: Shard) -> Claim:
+    return Claim(
+        shard_id=shard.id,
+        job_id=job.id,
+        index=shard.index,
+        file=shard.file,
+        start_row=shard.start_row,
+        stop_row=shard.stop_row,
+        first_row=shard.first_row,
+        fence=shard.fence,
+        attempts=shard.attempts,
+        spec=JobSpec.model_validate(job.spec),
+        output_uri=job.output_uri,
+        prepared=job.prepared or {},
+        marks=shard.marks,
+        stopping=job.status if job.status in STOPPING else None,
+    )
 
 
 def _lock_job(session: Session, shard_id: int) -> Job | None:
@@ -131,7 +159,18 @@ def beat(session: Session, claim: Claim, *, lease_seconds: float, progress: Prog
     if not _write(session, claim, lease_until=db_now() + lease_seconds, **progress.as_columns()):
         return Beat.LOST
     status = session.scalar(select(Job.status).where(Job.id == claim.job_id))
-    return Beat.OK if status is JobStatus.RUNNING else Beat.CANCEL
+    return BEATS.get(status, Beat.OK) if status is not None else Beat.LOST
+
+
+def got_on(session: Session, claim: Claim, marks: int) -> Claim | None:
+    """Tell how long the checkpoints are: longer than the attempt before found them, and attempts count from one again.
+
+    Gives the claim as it is now; None when the lease was lost.
+    """
+    attempts = 1 if marks > claim.marks else claim.attempts
+    if not _write(session, claim, marks=marks, attempts=attempts):
+        return None
+    return replace(claim, marks=marks, attempts=attempts)
 
 
 def finish(
@@ -139,11 +178,12 @@ def finish(
 ) -> Finish:
     """The shard is done and its part published; the job's totals grow in the same transaction.
 
-    `counters` are what the engine did meanwhile. A cancelling job keeps the rows too. Refused (`accepted` is False)
-    when the lease was lost or the job has ended.
+    `counters` are what the engine did meanwhile. Rows that a stopping job leaves undone are not in `progress`. Refused
+    (`accepted` is False) when the lease was lost or the job has ended.
     """
-    assert progress.rows == claim.num_rows, f"shard {claim.shard_id}: {progress.rows} of {claim.num_rows} rows"
     job = jobs.lock(session, claim.job_id)
+    whole = progress.rows == claim.num_rows
+    assert whole or job is None or job.status not in ALIVE, f"{progress.rows} of {claim.num_rows} rows are done"
     done = {"part": part.name, "part_bytes": part.num_bytes, "part_sha256": part.sha256, "counters": counters}
     closed = {"status": ShardStatus.DONE, "owner": None, "lease_until": None, "error_code": None, "error_message": None}
     if job is None or not _write(session, claim, **closed, **done, **progress.as_columns()):
@@ -151,16 +191,10 @@ def finish(
     job.shards_done += 1
     for name, count in progress.as_columns().items():
         setattr(job, name, getattr(job, name) + count)
-    if job.status is JobStatus.RUNNING and job.shards_done == job.num_shards:
+    if job.status in ALIVE and job.shards_done == job.num_shards:
         job.status, job.dispatched_at = JobStatus.FINALIZING, 0.0
     session.flush()
-    return Finish(accepted=True, last=_manifest_due(session, job))
-
-
-def _manifest_due(session: Session, job: Job) -> bool:
-    if job.status is JobStatus.CANCELLING:
-        return not jobs.has_running(session, job.id)
-    return job.status is JobStatus.FINALIZING
+    return Finish(accepted=True, last=jobs.at_end(session, job))
 
 
 def release(session: Session, claim: Claim) -> bool:
@@ -168,15 +202,15 @@ def release(session: Session, claim: Claim) -> bool:
     return _reopen(session, claim, attempts=claim.attempts - 1)
 
 
-def retry(session: Session, claim: Claim, *, code: str, message: str, max_attempts: int) -> bool:
-    """The attempt broke off: the shard is pending again, or after `max_attempts` has failed, and its job with it.
+def retry(session: Session, claim: Claim, *, code: str, message: str, max_attempts: int, pause: float = 0.0) -> bool:
+    """The attempt broke off: the shard is pending again after `pause` seconds, or after `max_attempts` has failed.
 
-    False when the lease was lost.
+    Then its job fails with it. False when the lease was lost.
     """
     job = jobs.lock(session, claim.job_id)
     error = {"error_code": jobs.storable(code, 64), "error_message": jobs.storable(message, 4096)}
-    if job is None or claim.attempts < max_attempts or job.status is not JobStatus.RUNNING:
-        return _reopen(session, claim, **error)
+    if job is None or claim.attempts < max_attempts:
+        return _reopen(session, claim, not_before=db_now() + pause, **error)
     if not _write(session, claim, status=ShardStatus.FAILED):
         return False
     _give_up(session, claim.shard_id, job, code, message)
@@ -184,10 +218,9 @@ def retry(session: Session, claim: Claim, *, code: str, message: str, max_attemp
 
 
 def _reopen(session: Session, claim: Claim, **values: Any) -> bool:
-    """Back to pending; in a job that is being cancelled there is no way back, and the shard is cancelled."""
-    job = jobs.lock(session, claim.job_id)
-    status = ShardStatus.PENDING if job is not None and job.status is JobStatus.RUNNING else ShardStatus.CANCELLED
-    free = {"status": status, "dispatched_at": 0.0, **jobs.UNLEASED}
+    """Back to pending. In a job that is stopping, too: its finished rows are still to be written."""
+    jobs.lock(session, claim.job_id)
+    free = {"status": ShardStatus.PENDING, "dispatched_at": 0.0, **jobs.UNLEASED}
     return _write(session, claim, **free, **values)
 
 
@@ -201,9 +234,9 @@ def _give_up(session: Session, shard_id: int, job: Job, code: str, message: str)
 
 
 def cancelled(session: Session, claim: Claim) -> bool:
-    """The holder stopped because of a cancel. True when it was the last one running: the manifest is due."""
+    """The job is stopping and the shard has no finished row. True when it was the last open one: a merge is due."""
     job = jobs.lock(session, claim.job_id)
-    if job is None or job.status is not JobStatus.CANCELLING:
+    if job is None or job.status not in STOPPING:
         return False
     stopped = _write(session, claim, status=ShardStatus.CANCELLED, **jobs.UNLEASED)
-    return stopped and _manifest_due(session, job)
+    return stopped and jobs.at_end(session, job)

@@ -176,6 +176,11 @@ class JobSpec(Spec):
         default=None, ge=1, le=1_000_000, description="Rows of a shard; none: the setting's."
     )
 
+    priority: int = Field(default=0, ge=-100, le=100, description="Shards of jobs with a higher one are taken first.")
+    deadline_seconds: float | None = Field(
+        default=None, gt=0, le=366 * 86_400, description="Time from creation after which unfinished rows expire."
+    )
+
     @property
     def structure(self) -> OutputFormat | Extract | None:
         """What the answers are held to, if anything."""

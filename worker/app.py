@@ -10,6 +10,7 @@ import ctypes
 import os
 import socket
 import sys
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -57,6 +58,8 @@ CONFIG: dict[str, Any] = {
 
 
 M_ARENA_MAX = -8  # malloc.h
+HANG_GRACE_SECONDS = 5.0
+EX_TEMPFAIL = 75  # sysexits.h: whoever supervises the worker should start it again
 
 
 class WorkerApp:
@@ -87,7 +90,7 @@ class WorkerApp:
         keep_memory_flat()
         database = connect(settings.database)
         migrate(database)
-        runner = Runner(lambda name: load_model(name, settings))
+        runner = Runner(lambda name: load_model(name, settings), settings.hang_seconds, leave)
         owner = f"{socket.gethostname()}:{os.getpid()}"
         self._process = Process(settings, session_factory(database), runner, sender(self.celery), owner)
         self._sweeper = Sweeper(self._process)
@@ -107,6 +110,13 @@ class WorkerApp:
             self._sweeper.stop()
             self._process.runner.close()
         log.info("worker ended")
+
+
+def leave() -> None:
+    """The engine hangs, and only the end of the process ends its thread. Tasks have a moment to save and give back."""
+    time.sleep(HANG_GRACE_SECONDS)
+    log.critical("worker ends because its engine hangs")
+    os._exit(EX_TEMPFAIL)
 
 
 def keep_memory_flat() -> None:

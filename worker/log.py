@@ -27,7 +27,7 @@ def configure(settings: Settings) -> None:
     renderer: list[Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         *([structlog.processors.format_exc_info] if settings.log_json else []),
-        structlog.processors.JSONRenderer() if settings.log_json else structlog.dev.ConsoleRenderer(colors=False),
+        structlog.processors.JSONRenderer() if settings.log_json else _console(),
     ]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=renderer))
@@ -36,3 +36,8 @@ def configure(settings: Settings) -> None:
     root.setLevel(settings.log_level.upper())
     # Celery reports each task's receipt and end at this level: with a shard's own events that says everything twice.
     logging.getLogger("celery").setLevel(max(root.level, logging.WARNING))
+
+
+def _console() -> structlog.dev.ConsoleRenderer:
+    """With plain tracebacks: the other kind prints local variables, and with them the rows of a job."""
+    return structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)

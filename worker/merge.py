@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import structlog
 from sqlalchemy import select
 
-from db import jobs
+from db import jobs, phases
 from db.errors import DomainError
 from db.models import Job, JobStatus, Shard, ShardStatus
 from db.publish import publish, sweep_tmp
@@ -21,8 +21,10 @@ from db.session import db_now
 from db.specs import JobSpec
 from db.uris import resolve
 from worker.counters import Counters, added, shown
+from worker.heartbeat import Heartbeat
 from worker.parts import PartConflict, read_counts
 from worker.process import Process
+from worker.split import phase_beat, retry_phase
 
 log = structlog.get_logger()
 
@@ -32,26 +34,33 @@ PAGE = 500  # shards read in one transaction
 
 
 def merge(process: Process, job_id: str) -> None:
-    """End a job that has no open shard left. May run twice at once: the first manifest stays."""
+    """End a job that has no open shard left. A zombie may still be at it: the first manifest stays."""
+    settings = process.settings
     with process.sessions.begin() as session:
-        job = jobs.get(session, job_id)
-        running = jobs.has_running(session, job_id)
-    if job.status not in (JobStatus.FINALIZING, JobStatus.CANCELLING) or running:
+        job = phases.begin_merge(session, job_id, settings.max_attempts, lease_seconds=settings.lease_seconds)
+    if job is None:
         return
     try:
-        folder = resolve(job.output_uri, process.settings.roots)
-        sweep_tmp(folder, older_than=0.0)  # of killed attempts: nobody who may write is at work any more
-        publish(folder, MANIFEST, lambda sink: _write(process, job, folder, sink))
-        if job.status is JobStatus.FINALIZING:
-            publish(folder, SUCCESS, lambda sink: None)
+        with Heartbeat(lambda: phase_beat(process, job), settings.lease_seconds):
+            _merge(process, job)
     except (DomainError, PartConflict) as error:
         log.error("manifest failed", error=str(error))
         with process.sessions.begin() as session:
-            jobs.fail_job(session, job_id, code=error.code, message=str(error))
-        return
-    with process.sessions.begin() as session:
-        status = jobs.complete(session, job_id)
-    log.info("job ended", status=status)
+            phases.fail(session, job, code=error.code, message=str(error))
+    except Exception as error:
+        retry_phase(process, job, error)
+    else:
+        with process.sessions.begin() as session:
+            status = jobs.complete(session, job_id)
+        log.info("job ended", status=status)
+
+
+def _merge(process: Process, job: Job) -> None:
+    folder = resolve(job.output_uri, process.settings.roots)
+    sweep_tmp(folder, older_than=0.0)  # of killed attempts: nobody who may write is at work any more
+    publish(folder, MANIFEST, lambda sink: _write(process, job, folder, sink))
+    if job.status is JobStatus.FINALIZING:
+        publish(folder, SUCCESS, lambda sink: None)
 
 
 def _write(process: Process, job: Job, folder: Path, sink: BinaryIO) -> None:
@@ -91,7 +100,13 @@ def _head(process: Process, job: Job, folder: Path) -> dict[str, Any]:
         "sampling": spec.sampling.model_dump(mode="json"),
         "spec": job.spec,
         "prepared": prepared,
-        "rows": {"input": job.num_rows, "succeeded": job.rows_succeeded, "failed": job.rows_failed},
+        "status": _ending(job).value,
+        "rows": {
+            "input": job.num_rows,
+            "succeeded": job.rows_succeeded,
+            "failed": job.rows_failed,
+            "unfinished": job.num_rows - job.rows_succeeded - job.rows_failed,
+        },
         "errors": _errors(process, job.id, folder),
         "tokens": {"prompt": job.prompt_tokens, "cached": job.cached_tokens, "output": job.output_tokens},
         "engine": shown(_counters(process, job.id)),
@@ -99,12 +114,21 @@ def _head(process: Process, job: Job, folder: Path) -> dict[str, Any]:
     }
 
 
+def _ending(job: Job) -> JobStatus:
+    """What the job is about to become."""
+    if job.status in jobs.STOPPED:
+        return jobs.STOPPED[job.status]
+    if job.num_rows > 0 and job.rows_succeeded == 0:
+        return JobStatus.FAILED
+    return JobStatus.COMPLETED_WITH_ERRORS if job.rows_failed else JobStatus.COMPLETED
+
+
 def _errors(process: Process, job_id: str, folder: Path) -> dict[str, int]:
     """Error rows by code, from the footers of the parts that have any."""
     total: Counter[str] = Counter()
     for shard in _parts(process, job_id):
-        if shard.rows_failed:
-            num_rows = shard.stop_row - shard.start_row
+        num_rows = shard.stop_row - shard.start_row
+        if shard.rows_succeeded < num_rows:
             total.update(read_counts(folder / str(shard.part), job_id, shard.index, num_rows).errors)
     return dict(sorted(total.items()))
 

@@ -62,6 +62,10 @@ class Tally:
             output_tokens=seen.output_tokens + result.output_tokens,
         )
 
+    def leave(self, code: str) -> None:
+        """A row that is written and was not computed: neither succeeded nor failed."""
+        self._errors[code] += 1
+
     @property
     def counts(self) -> Counts:
         return Counts(self.progress, dict(sorted(self._errors.items())), self.engine)

@@ -11,9 +11,9 @@ from db import columns
 from db.errors import InvalidJob
 from db.settings import Settings
 from db.specs import JobSpec
+from worker.open_model import OpenModel
 from worker.recipes import Recipe, build
 from worker.rows import RowMaker
-from worker.runner import OpenModel
 from worker.shards import Layout
 
 
@@ -45,10 +45,14 @@ def plan(
     if maker.max_prompt_tokens < 1:
         reason = f"leaves no room for a prompt: the model takes {model.max_model_len} tokens in all"
         raise InvalidJob("sampling.max_tokens", reason)
-    layout = Layout(
+    return Plan(recipe, maker, layout_of(spec, source))
+
+
+def layout_of(spec: JobSpec, source: pa.Schema) -> Layout:
+    """Raises InvalidJob."""
+    return Layout(
         read=columns.read_columns(spec),
         kept=tuple(columns.kept_columns(spec, source)),
         schema=columns.output_schema(spec, source),
         prefix=spec.output_prefix,
     )
-    return Plan(recipe, maker, layout)

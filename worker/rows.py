@@ -21,7 +21,12 @@ from worker.recipes import Answer, AnswerRefused, Message, Recipe, Row, RowRefus
 OnLong: TypeAlias = Literal["error", "truncate_head", "truncate_tail", "truncate_middle"]
 BROKEN = "\N{REPLACEMENT CHARACTER}"  # what decoding shows of a character that was cut in two
 # Engine error code -> row error code; any other is engine_error.
-ROW_CODES = {"request_too_long": "too_long", "unsupported_format": "unsupported_format"}
+ROW_CODES = {
+    "request_too_long": "too_long",
+    "unsupported_format": "unsupported_format",
+    "grammar_error": "grammar_error",
+    "invalid_logits": "invalid_logits",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,12 @@ class Result:
 def refused(error: RowRefused) -> Result:
     """The output row of an input row that never reached the engine."""
     return Result({}, FinishReason.ERROR.value, (error.code, error.message))
+
+
+def poisonous() -> Result:
+    """The output row of an input row that ended the engine or its process whenever it was computed."""
+    message = "computing this row ended the engine or its process twice, the second time with no other row beside it"
+    return Result({}, FinishReason.ERROR.value, ("engine_crash", message))
 
 
 class RowMaker:

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-import errno
-
+import pyarrow as pa
 import structlog
 
-from db import datasets, shards
-from db.shards import Beat, Claim, PartFile
+from db import datasets, shards, turns
+from db.models import JobStatus
+from db.shards import Beat, Claim
 from db.uris import resolve
+from worker import attempts, dead_letters
+from worker.attempts import Attempt
+from worker.checkpoints import forget
+from worker.closing import close
 from worker.heartbeat import Heartbeat
-from worker.parts import Counts, Tally
-from worker.plans import plan
+from worker.plans import layout_of, plan
 from worker.process import Process
-from worker.shards import ShardWork, Window, adopt, compute
-from worker.sources import Stopped
+from worker.shards import Made, ShardWork, Window, adopt, make
+from worker.sources import EngineFailed, Stopped
 
 log = structlog.get_logger()
+STOPPING = {Beat.CANCEL: JobStatus.CANCELLING, Beat.EXPIRE: JobStatus.EXPIRING}
 
 
-def run(process: Process, shard_id: int) -> None:
-    """Take the shard if it is free, and bring it to an end: done, given back, tried again, or cancelled."""
+def run(process: Process) -> None:
+    """Take up the shard whose turn it is, and bring it to an end: done, given back, tried again, or cancelled."""
     settings = process.settings
     with process.sessions.begin() as session:
-        claim = shards.claim(
+        shard_id = turns.choose(session)
+        claim = shard_id and shards.claim(
             session,
             shard_id,
             owner=process.owner,
             lease_seconds=settings.lease_seconds,
             max_attempts=settings.max_attempts,
         )
-    if claim is None:
-        return  # done, cancelled, or in good hands: the message was late or doubled
+    if not claim:
+        return  # nothing is free: the message was late or doubled, or another worker was quicker
     with structlog.contextvars.bound_contextvars(job=claim.job_id, shard=claim.index, attempt=claim.attempts):
         _attempt(process, claim)
     if not process.drain.is_set():
@@ -39,28 +44,23 @@ def run(process: Process, shard_id: int) -> None:
 
 
 def _attempt(process: Process, claim: Claim) -> None:
-    tally = Tally()
-
-    def beat() -> Beat:
-        with process.sessions.begin() as session:
-            return shards.beat(session, claim, lease_seconds=process.settings.lease_seconds, progress=tally.progress)
-
-    with Heartbeat(beat, process.settings.lease_seconds) as heart:
+    """Whatever happens, what is finished stays in the checkpoints."""
+    attempt = Attempt(process, claim)
+    with Heartbeat(attempt.beat, process.settings.lease_seconds) as heart:
         try:
-            part, counts = _work(process, claim, tally, heart)
+            attempt.open()
+            made = _close(attempt, claim.stopping) if claim.stopping else _work(attempt, heart)
+            if made is not None:
+                _done(attempt, made)
         except Stopped:
-            _stopped(process, claim, heart.verdict)
+            _stopped(attempt, heart.verdict)
         except Exception as error:
-            _broken(process, claim, error)
-        else:
-            _done(process, claim, part, counts)
+            _broken(attempt, error)
 
 
-def _work(process: Process, claim: Claim, tally: Tally, heart: Heartbeat) -> tuple[PartFile, Counts]:
-    settings = process.settings
-    # Checked again: links inside the roots may have changed since the submission.
-    folder = resolve(claim.output_uri, settings.roots)
-    adopted = adopt(folder, claim)
+def _work(attempt: Attempt, heart: Heartbeat) -> Made:
+    process, claim, settings = attempt.process, attempt.claim, attempt.process.settings
+    adopted = adopt(attempt.folder, claim)
     if adopted is not None:
         log.info("part adopted")
         return adopted
@@ -68,36 +68,91 @@ def _work(process: Process, claim: Claim, tally: Tally, heart: Heartbeat) -> tup
     def stop() -> bool:
         return process.drain.is_set() or heart.verdict is not Beat.OK
 
-    schema = datasets.inspect(resolve(claim.file, settings.roots)).schema
+    schema = _schema(attempt)
     with process.runner.use(claim.spec.model, stop) as model:
         made = plan(claim.spec, model, settings, schema, claim.prepared, claim.job_id)
         window = Window.of(settings.engine_max_sequences)
-        return compute(folder, ShardWork(claim, made.layout, made.maker, model, window, stop, tally))
+        with attempt.checkpoint(made.layout) as checkpoint:
+            work = ShardWork(
+                claim,
+                made.layout,
+                made.maker,
+                model,
+                window,
+                stop,
+                attempt.tally,
+                attempt.saved,
+                checkpoint,
+                attempt.suspects(),
+            )
+            return make(attempt.folder, claim, work.write, attempt.tally)
 
 
-def _done(process: Process, claim: Claim, part: PartFile, counts: Counts) -> None:
-    with process.sessions.begin() as session:
-        finish = shards.finish(session, claim, progress=counts.progress, part=part, counters=dict(counts.engine))
+def _close(attempt: Attempt, stopping: JobStatus) -> Made | None:
+    """The part of a shard whose job is stopping; None when there is nothing that would be worth one."""
+    adopted = adopt(attempt.folder, attempt.claim)
+    if adopted is not None:
+        return adopted
+    saved = attempt.look()
+    if saved.empty and stopping is JobStatus.CANCELLING:
+        with attempt.process.sessions.begin() as session:
+            shards.cancelled(session, attempt.claim)
+        log.info("shard cancelled")
+        return None
+    layout = layout_of(attempt.claim.spec, _schema(attempt))
+    return close(attempt.folder, attempt.claim, layout, saved, stopping)
+
+
+def _schema(attempt: Attempt) -> pa.Schema:
+    return datasets.inspect(resolve(attempt.claim.file, attempt.process.settings.roots)).schema
+
+
+def _done(attempt: Attempt, made: Made) -> None:
+    claim, counts = attempt.claim, made.counts
+    if counts.errors:
+        dead_letters.write(attempt.folder, claim)
+    with attempt.process.sessions.begin() as session:
+        finish = shards.finish(session, claim, progress=counts.progress, part=made.part, counters=dict(counts.engine))
+    if finish.accepted:
+        forget(attempt.folder, claim.index)
     log.info("shard done" if finish.accepted else "shard was another's", rows=claim.num_rows)
 
 
-def _stopped(process: Process, claim: Claim, verdict: Beat) -> None:
+def _stopped(attempt: Attempt, verdict: Beat) -> None:
     if verdict is Beat.LOST:
         log.warning("lease lost")
         return
-    with process.sessions.begin() as session:
-        if verdict is Beat.CANCEL:
-            shards.cancelled(session, claim)
-        else:
-            shards.release(session, claim)
-    log.info("shard cancelled" if verdict is Beat.CANCEL else "shard given back")
+    stopping = STOPPING.get(verdict)
+    if stopping is not None:
+        try:
+            made = _close(attempt, stopping)
+            if made is not None:
+                _done(attempt, made)
+        except Exception as error:
+            _broken(attempt, error)
+        return
+    with attempt.process.sessions.begin() as session:
+        shards.release(session, attempt.claim)
+    log.info("shard given back")
 
 
-def _broken(process: Process, claim: Claim, error: Exception) -> None:
+def _broken(attempt: Attempt, error: Exception) -> None:
     """Whatever it was, the attempt is over; how many there are is bounded in the database."""
-    log.exception("attempt failed")
-    code = getattr(error, "code", "internal_error")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        code = "no_space"
-    with process.sessions.begin() as session:
-        shards.retry(session, claim, code=str(code), message=str(error), max_attempts=process.settings.max_attempts)
+    if isinstance(error, EngineFailed):
+        log.error("attempt failed", error=str(error))  # where, the engine's thread has logged
+    else:
+        log.exception("attempt failed")
+    try:
+        attempt.broke()
+    except (Stopped, OSError) as failure:
+        log.warning("what it finished is not counted", error=str(failure) or "lease lost")
+    settings, claim = attempt.process.settings, attempt.claim
+    with attempt.process.sessions.begin() as session:
+        shards.retry(
+            session,
+            claim,
+            code=attempts.cause(error),
+            message=str(error),
+            max_attempts=settings.max_attempts,
+            pause=attempts.pause(settings.retry_seconds, claim.attempts),
+        )

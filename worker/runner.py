@@ -8,58 +8,40 @@ time; who asks for another one waits until the tasks before it are done, in orde
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import count
 
 import structlog
 
 from engine import Engine, EngineStats, LoadedModel
 from engine.errors import EngineError
-from engine.format import Format
 from engine.request import Output, Request
-from engine.tokenizer import Tokenizer
+from worker.alone import Alone
 from worker.counters import Counters, Meters, counters_of
+from worker.open_model import OpenModel
 from worker.sources import POLL_SECONDS, EngineFailed, Source, Stop, Stopped, refusal
 from worker.turns import Ticket, Turns
+from worker.watchdog import Watchdog
 
 log = structlog.get_logger()
-
-
-class OpenModel:
-    """A loaded model, for as long as the task holds it open."""
-
-    def __init__(self, runner: Runner, name: str, loaded: LoadedModel) -> None:
-        self._runner = runner
-        self._loaded = loaded
-        self.name = name
-        self.fingerprint: str = loaded.fingerprint
-        self.tokenizer: Tokenizer = loaded.tokenizer
-        self.max_model_len: int = loaded.engine.max_model_len
-
-    def check(self, format: Format) -> None:
-        """Raises UnsupportedFormat where the format cannot be enforced."""
-        self._loaded.grammars.check(format)
-
-    def counters(self, job: str) -> Counters:
-        """What the engine counted while the job's requests were in it, since the last call (see worker.counters)."""
-        return self._runner._counted(job)
-
-    def run(self, requests: Iterator[Request | None], stop: Stop, job: str) -> Generator[Output, None, None]:
-        """The outputs of the requests, in the order they finish. Request ids must be distinct.
-
-        `requests` is pulled from the calling thread, a few ahead of the engine. A None from it means "none at the
-        moment": it is asked again after the next output, so there must be one to come. Closing the iterator aborts
-        what is unfinished. Raises Stopped, EngineFailed, and what `requests` raises.
-        """
-        with self._runner._source(self.name, self._loaded, job) as source:
-            yield from source.run(requests, stop)
+CLOSE_SECONDS = 5.0
 
 
 class Runner:
-    def __init__(self, load: Callable[[str], LoadedModel]) -> None:
-        """`load` gives the model of a name; it is called in the engine thread, and what it raises reaches `use`."""
+    def __init__(
+        self,
+        load: Callable[[str], LoadedModel],
+        hang_seconds: float = math.inf,
+        on_hang: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`load` gives the model of a name; it is called in the engine thread, and what it raises reaches `use`.
+
+        A step longer than `hang_seconds` fails the tasks and calls `on_hang`: no thread can be ended from outside, so
+        this Runner is of no use any more.
+        """
         self._load = load
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)  # the engine thread has something to do
@@ -70,6 +52,8 @@ class Runner:
         self._loaded: tuple[str, LoadedModel] | None = None
         self._stats: EngineStats | None = None
         self._meters = Meters()
+        self._alone = Alone(self._lock, self._sources)
+        self._watchdog = Watchdog(hang_seconds, lambda: self._hang(on_hang))
         self._numbers = count()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -102,7 +86,8 @@ class Runner:
             self._closed = True
             self._wake.notify()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(CLOSE_SECONDS)  # a model may be loading: the process need not wait for it
+        self._watchdog.stop()
 
     # -- task threads ------------------------------------------------------------------------------------------------
 
@@ -111,6 +96,7 @@ class Runner:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
                 self._thread.start()
+                self._watchdog.start()
             self._turns.join(ticket)
             self._wake.notify()
             while not ticket.answered:
@@ -127,11 +113,11 @@ class Runner:
             return self._meters.take(job, counters_of(self._stats))
 
     @contextlib.contextmanager
-    def _source(self, model: str, loaded: LoadedModel, job: str) -> Iterator[Source]:
-        source = Source(next(self._numbers), self._lock, self._wake, threading.Condition(self._lock))
+    def _source(self, user: OpenModel, loaded: LoadedModel, job: str) -> Iterator[Source]:
+        source = Source(next(self._numbers), user, self._lock, self._wake, threading.Condition(self._lock))
         with self._lock:
             if self._loaded is None or self._loaded[1] is not loaded:
-                raise EngineFailed(model, RuntimeError("the model was dropped after an earlier failure"))
+                raise EngineFailed(user.name, RuntimeError("the model was dropped after an earlier failure"))
             self._sources.append(source)
             self._meters.join(job, source.number, counters_of(self._stats))
         try:
@@ -169,7 +155,7 @@ class Runner:
         if self._loaded is None:
             return False
         busy = bool(self._orphans) or not self._loaded[1].engine.idle
-        return busy or any(source.offers for source in self._sources)
+        return busy or any(source.offers and self._alone.admits(source) for source in self._sources)
 
     def _change_model(self) -> None:
         """Let in who waits for the loaded model; load another one when its turn has come."""
@@ -204,7 +190,8 @@ class Runner:
                 engine.add(request)
             except EngineError as error:
                 self._deliver([refusal(request, error)])
-        outputs = [] if engine.idle else engine.step()
+        with self._watchdog.watching():
+            outputs = [] if engine.idle else engine.step()
         self._stats = engine.stats()  # first: who has its last output asks what was counted
         self._deliver(outputs)
 
@@ -213,7 +200,7 @@ class Runner:
             for _ in range(len(self._sources)):
                 source = self._sources[0]
                 self._sources.rotate(-1)
-                if source.offers:
+                if source.offers and self._alone.admits(source):
                     return source.take()
         return None
 
@@ -226,17 +213,30 @@ class Runner:
                 if number in sources:  # else the task of an aborted request is gone
                     sources[number].deliver(output, request_id)
 
+    def _hang(self, on_hang: Callable[[], None]) -> None:
+        """Called by the watchdog's thread; the engine's never comes back."""
+        log.critical("the engine hangs", model=self.model)
+        with self._lock:
+            self._closed = True
+        self._fail(EngineFailed(self.model or "", TimeoutError("a step took too long")))
+        on_hang()
+
+    def _fail(self, failure: EngineFailed) -> None:
+        """Tell every task that still has requests in the engine."""
+        with self._lock:
+            for source in self._sources:
+                source.failure = failure
+                source.changed.notify()
+            self._sources.clear()
+            self._orphans.clear()
+
     def _drop(self, failure: EngineFailed) -> None:
         """Let the engine go, and tell every task that still has requests in it."""
         with self._lock:
             loaded, self._loaded = self._loaded, None
             self._stats = None
             self._meters.restart()
-            for source in self._sources:
-                source.failure = failure
-                source.changed.notify()
-            self._sources.clear()
-            self._orphans.clear()
+        self._fail(failure)
         if loaded is not None:
             try:
                 loaded[1].engine.close()

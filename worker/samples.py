@@ -10,9 +10,9 @@ from db import parquet
 from db.datasets import Dataset
 from engine.errors import EngineError
 from worker.cells import read_rows
+from worker.open_model import OpenModel
 from worker.plans import Plan
 from worker.recipes import Row, RowRefused
-from worker.runner import OpenModel
 from worker.sources import Stop
 
 WHOLE_ROWS = 32_768  # inputs up to this size are read through

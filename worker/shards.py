@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -17,11 +17,13 @@ from db.shards import Claim, PartFile
 from engine.format import Format
 from engine.request import Output, Request
 from worker.cells import read_rows
+from worker.checkpoints import Checkpoint, Saved
+from worker.open_model import OpenModel
 from worker.parts import Counts, PartWriter, Tally, part_name, read_counts, to_batch
 from worker.recipes import RowRefused
-from worker.rows import Result, RowMaker, refused
-from worker.runner import OpenModel
+from worker.rows import Result, RowMaker, poisonous, refused
 from worker.sources import Stop, Stopped
+from worker.suspects import Suspects
 
 READ_ROWS = 256  # input rows read together, and written together
 LEAST_CHUNKS = 4
@@ -65,6 +67,11 @@ class Layout:
     prefix: str  # of the added columns
 
     @property
+    def added(self) -> pa.Schema:
+        """Of the columns beside the kept ones."""
+        return pa.schema(list(self.schema)[len(self.kept) :])
+
+    @property
     def columns(self) -> list[str]:
         """Every input column that is needed, once."""
         return list(dict.fromkeys([*self.kept, *self.read]))
@@ -93,14 +100,19 @@ class ShardWork:
     window: Window
     stop: Stop
     tally: Tally
+    saved: Saved
+    checkpoint: Checkpoint
+    suspects: Suspects
     _chunks: deque[Chunk] = field(default_factory=deque)  # open ones, in row order
     _asked: dict[int, Asked] = field(default_factory=dict)  # by row
 
     def write(self, sink: BinaryIO) -> None:
         """Compute the shard into `sink`. Raises Stopped, EngineFailed, InvalidDataset."""
         writer = PartWriter(sink, self.layout.schema)
+        requests = self._requests(writer)
+        outputs = self.model.run(requests, self.stop, self.claim.job_id, self.checkpoint.flush)
         try:
-            with contextlib.closing(self.model.run(self._requests(writer), self.stop, self.claim.job_id)) as outputs:
+            with contextlib.closing(outputs), contextlib.closing(requests):  # the latter may have the engine alone
                 for output in outputs:
                     self._take(output)
                     self._flush(writer)
@@ -112,40 +124,68 @@ class ShardWork:
         rows = writer.num_rows
         assert rows == self.claim.num_rows, f"shard {self.claim.shard_id} has {rows} of {self.claim.num_rows} rows"
 
-    def _requests(self, writer: PartWriter) -> Iterator[Request | None]:
+    def _requests(self, writer: PartWriter) -> Generator[Request | None, None, None]:
         """The requests of the rows, in row order; None while the window is full."""
-        claim, row_index = self.claim, self.claim.first_row
-        batches = parquet.read(
-            Path(claim.file), claim.start_row, claim.stop_row, self.layout.columns, batch_rows=READ_ROWS
-        )
-        for batch in batches:
+        for first, batch in read_shard(self.claim, self.layout.columns):
             if self.stop():
                 raise Stopped
             while len(self._chunks) >= self.window.num_chunks:
                 yield None
             chunk = Chunk.of(batch.select(list(self.layout.kept)))
             self._chunks.append(chunk)
-            for offset, row in enumerate(read_rows(batch, self.layout.read)):
-                try:
-                    if isinstance(row, RowRefused):
-                        raise row
-                    request, truncated = self.maker.request(row_index, row)
-                except RowRefused as error:
-                    self._put(chunk, offset, refused(error))
-                else:
-                    self._asked[row_index] = Asked(chunk, offset, truncated, request.format)
+            requests = self._open_requests(first, batch, chunk)
+            if self.suspects.careful:
+                yield from self._carefully(requests)
+            else:
+                for _, request in requests:
                     yield request
-                row_index += 1
             self._flush(writer)
+
+    def _open_requests(self, first: int, batch: pa.RecordBatch, chunk: Chunk) -> Iterator[tuple[int, Request]]:
+        """Row and request of the rows that are to be computed; the other ones are settled here."""
+        saved = self.saved.results(first, first + batch.num_rows, self.layout.prefix)
+        for offset, row in enumerate(read_rows(batch, self.layout.read)):
+            index = first + offset
+            if index in saved:
+                self._put(chunk, offset, saved[index])
+                continue
+            if index in self.suspects.poison:
+                self._put(chunk, offset, poisonous(), index)
+                continue
+            try:
+                if isinstance(row, RowRefused):
+                    raise row
+                request, truncated = self.maker.request(index, row)
+            except RowRefused as error:
+                self._put(chunk, offset, refused(error), index)
+            else:
+                self._asked[index] = Asked(chunk, offset, truncated, request.format)
+                yield index, request
+
+    def _carefully(self, requests: Iterator[tuple[int, Request]]) -> Iterator[Request | None]:
+        """The requests group by group, each with the engine to itself and marked before."""
+        left = dict(requests)
+        while left:
+            group = self.suspects.next_group(list(left))
+            with self.model.alone(self.stop):
+                self.checkpoint.begin(group[0], group[-1] + 1)
+                for row in group:
+                    yield left.pop(row)
+                while any(row in self._asked for row in group):
+                    yield None
 
     def _take(self, output: Output) -> None:
         assert isinstance(output.id, int)  # the row index that the request was made with
         asked = self._asked.pop(output.id)
-        self._put(asked.chunk, asked.offset, self.maker.result(output, asked.truncated_tokens, asked.format))
+        result = self.maker.result(output, asked.truncated_tokens, asked.format)
+        self._put(asked.chunk, asked.offset, result, output.id)
 
-    def _put(self, chunk: Chunk, offset: int, result: Result) -> None:
+    def _put(self, chunk: Chunk, offset: int, result: Result, new: int | None = None) -> None:
+        """`new`: the row, if its result should be kept for an attempt after this one."""
         chunk.put(offset, result)
         self.tally.add(result)
+        if new is not None:
+            self.checkpoint.add(new, result)
 
     def _flush(self, writer: PartWriter) -> None:
         while self._chunks and not self._chunks[0].missing:
@@ -154,7 +194,23 @@ class ShardWork:
             writer.write(to_batch(chunk.kept, results, self.layout.schema, self.layout.prefix))
 
 
-def adopt(folder: Path, claim: Claim) -> tuple[PartFile, Counts] | None:
+def read_shard(claim: Claim, columns: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The input rows of a shard, each batch with the job-wide index of its first row."""
+    row = claim.first_row
+    for batch in parquet.read(Path(claim.file), claim.start_row, claim.stop_row, columns, batch_rows=READ_ROWS):
+        yield row, batch
+        row += batch.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A published part."""
+
+    part: PartFile
+    counts: Counts
+
+
+def adopt(folder: Path, claim: Claim) -> Made | None:
     """The part of this shard that an earlier attempt published before it died; None when there is none.
 
     Raises PartConflict when the file is not this shard's.
@@ -163,14 +219,14 @@ def adopt(folder: Path, claim: Claim) -> tuple[PartFile, Counts] | None:
     if not path.exists():
         return None
     counts = read_counts(path, claim.job_id, claim.index, claim.num_rows)
-    return PartFile(path.name, *digest(path)), counts
+    return Made(PartFile(path.name, *digest(path)), counts)
 
 
-def compute(folder: Path, work: ShardWork) -> tuple[PartFile, Counts]:
+def make(folder: Path, claim: Claim, write: Callable[[BinaryIO], None], tally: Tally) -> Made:
     """Write the part and publish it. Another attempt may have been first: then its part is the one."""
-    name = part_name(work.claim.index)
-    published = publish(folder, name, work.write)
+    name = part_name(claim.index)
+    published = publish(folder, name, write)
+    counts = tally.counts
     if not published.created:
-        counts = read_counts(folder / name, work.claim.job_id, work.claim.index, work.claim.num_rows)
-        return PartFile(name, published.num_bytes, published.sha256), counts
-    return PartFile(name, published.num_bytes, published.sha256), work.tally.counts
+        counts = read_counts(folder / name, claim.job_id, claim.index, claim.num_rows)
+    return Made(PartFile(name, published.num_bytes, published.sha256), counts)

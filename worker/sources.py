@@ -45,9 +45,17 @@ class Supply(Enum):
     NONE = auto()
 
 
+class Idle(Enum):
+    """Why there is no output now."""
+
+    WANTING = auto()  # all were taken, or it is time to make more requests
+    WAITING = auto()  # a moment has passed without any
+
+
 @dataclass(eq=False, slots=True)
 class Source:
     number: int
+    owner: object  # who may have the engine alone
     lock: threading.Lock
     wake: threading.Condition  # of the engine thread
     changed: threading.Condition  # outputs came, requests went, or the engine failed
@@ -58,16 +66,20 @@ class Source:
 
     # -- the task's side ---------------------------------------------------------------------------------------------
 
-    def run(self, requests: Iterator[Request | None], stop: Stop) -> Generator[Output, None, None]:
+    def run(
+        self, requests: Iterator[Request | None], stop: Stop, idle: Callable[[], None]
+    ) -> Generator[Output, None, None]:
         """See OpenModel.run."""
         supply = Supply.MORE
         while True:
             if supply is Supply.MORE:
                 supply = self._feed(requests, stop)
             output = self._next_output(stop, supply)
-            if output is not None:
+            if isinstance(output, Output):
                 yield output
                 supply = Supply.NONE if supply is Supply.NONE else Supply.MORE
+            elif output is Idle.WAITING:
+                idle()
             elif supply is Supply.NONE:
                 return
 
@@ -86,8 +98,7 @@ class Source:
                 self.wake.notify()
         return Supply.MORE
 
-    def _next_output(self, stop: Stop, supply: Supply) -> Output | None:
-        """The next output; None when all were taken, or when it is time to make more requests."""
+    def _next_output(self, stop: Stop, supply: Supply) -> Output | Idle:
         with self.lock:
             while not self.outputs:
                 if self.failure is not None:
@@ -95,11 +106,12 @@ class Source:
                 if stop():
                     raise Stopped
                 if supply is Supply.MORE and len(self.ready) <= MAX_READY // 2:
-                    return None
+                    return Idle.WANTING
                 if not self.ready and not self.in_engine:
                     assert supply is not Supply.LATER, "the requests paused with no output to come"
-                    return None
-                self.changed.wait(POLL_SECONDS)
+                    return Idle.WANTING
+                if not self.changed.wait(POLL_SECONDS):
+                    return Idle.WAITING
             output = self.outputs.popleft()
             self.wake.notify()
             return output

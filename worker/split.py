@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from db import columns, datasets, jobs
+from db import columns, datasets, phases
 from db.datasets import Dataset
 from db.errors import DomainError
 from db.files import resolve_input
@@ -17,10 +17,11 @@ from db.specs import JobSpec
 from db.uris import resolve_output
 from engine.errors import EngineError
 from worker import samples
+from worker.attempts import cause, pause
 from worker.heartbeat import Heartbeat
 from worker.plans import plan
 from worker.process import Process
-from worker.sources import EngineFailed, Stopped
+from worker.sources import Stopped
 
 log = structlog.get_logger()
 
@@ -29,29 +30,45 @@ def split(process: Process, job_id: str) -> None:
     """Bring a job from VALIDATING to RUNNING, or to FAILED for a reason that no retry would change."""
     settings = process.settings
     with process.sessions.begin() as session:
-        job = jobs.begin_split(session, job_id, settings.max_attempts, lease_seconds=settings.lease_seconds)
+        job = phases.begin_split(session, job_id, settings.max_attempts, lease_seconds=settings.lease_seconds)
     if job is None:
         return
     try:
-        with Heartbeat(lambda: _beat(process, job_id), settings.lease_seconds) as heart:
+        with Heartbeat(lambda: phase_beat(process, job), settings.lease_seconds) as heart:
             _split(process, job, heart)
-    except Stopped:
-        return  # Cancelled, or this worker is told to end: the lease runs out and another takes the split up.
-    except EngineFailed as error:
-        # Not the job's fault for certain. The lease runs out, and begin_split bounds the attempts.
-        log.error("split broke off", error=str(error))
+    except Stopped:  # Cancelled, or this worker is told to end.
+        with process.sessions.begin() as session:
+            phases.give_back(session, job)
     except (DomainError, EngineError) as error:
         log.warning("job refused", code=error.code, error=str(error))
         with process.sessions.begin() as session:
-            jobs.fail_job(session, job_id, code=error.code, message=str(error))
+            phases.fail(session, job, code=error.code, message=str(error))
+    except Exception as error:
+        # Not the job's fault for certain: the engine, the disk.
+        retry_phase(process, job, error)
     else:
         process.dispatch()
 
 
-def _beat(process: Process, job_id: str) -> Beat:
+def phase_beat(process: Process, job: Job) -> Beat:
     with process.sessions.begin() as session:
-        alive = jobs.beat_split(session, job_id, lease_seconds=process.settings.lease_seconds)
+        alive = phases.beat(session, job, lease_seconds=process.settings.lease_seconds)
     return Beat.OK if alive else Beat.LOST
+
+
+def retry_phase(process: Process, job: Job, error: Exception) -> None:
+    """A split or merge broke; how often is bounded in the database, and the user is told why."""
+    log.exception("split or merge broke off")
+    settings = process.settings
+    with process.sessions.begin() as session:
+        phases.retry(
+            session,
+            job,
+            code=cause(error),
+            message=str(error),
+            max_attempts=settings.max_attempts,
+            pause=pause(settings.retry_seconds, job.attempts),
+        )
 
 
 def _split(process: Process, job: Job, heart: Heartbeat) -> None:
@@ -63,7 +80,7 @@ def _split(process: Process, job: Job, heart: Heartbeat) -> None:
     prepared = prepare(process, job, spec, dataset, heart)
     shards = plan_shards(dataset, spec.shard_rows or settings.shard_rows, spec.max_rows)
     with process.sessions.begin() as session:
-        jobs.finish_split(session, job.id, prepared=prepared, shards=shards)
+        phases.finish_split(session, job, prepared=prepared, shards=shards)
     log.info("job split", rows=job.num_rows)
 
 

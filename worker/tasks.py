@@ -7,7 +7,7 @@ from collections.abc import Callable
 import structlog
 from celery import Celery
 
-from db.dispatch import Wakeup
+from db.dispatch import PRIORITIES, Wakeup
 from worker.merge import merge
 from worker.process import Process
 from worker.run import run
@@ -27,7 +27,7 @@ def register(app: Celery, process: Callable[[], Process]) -> None:
 
     @app.task(name=PREFIX + "run")
     def run_task(shard_id: int) -> None:
-        run(process(), shard_id)
+        run(process())  # which shard it is, the database says: what is more urgent may have come meanwhile
 
     @app.task(name=PREFIX + "merge")
     def merge_task(job_id: str) -> None:
@@ -39,6 +39,7 @@ def sender(app: Celery) -> Callable[[Wakeup], None]:
     """A function that puts a wake-up on the queue at once, or raises: whoever calls it has a sweep behind it."""
 
     def send(wakeup: Wakeup) -> None:
-        app.send_task(PREFIX + wakeup.task, args=[wakeup.id], queue=QUEUE, retry=False)
+        priority = PRIORITIES[wakeup.task]
+        app.send_task(PREFIX + wakeup.task, args=[wakeup.id], queue=QUEUE, retry=False, priority=priority)
 
     return send

@@ -1,4 +1,4 @@
-"""Commands about jobs of a service that runs already: submit, status, watch, results, cancel."""
+"""Commands about jobs of a service that runs already: submit, status, watch, results; pause, resume, cancel, retry."""
 
 from __future__ import annotations
 
@@ -126,3 +126,30 @@ def cancel(job_id: Annotated[str, typer.Argument(metavar="JOB")], url: Url = Non
     with serving.connected(Settings(), url) as client:
         job = client.cancel(job_id)
     console.print(f"{job.id}: {job.status.value}", highlight=False)
+
+
+@app.command(epilog=EPILOG)
+@friendly
+def pause(job_id: Annotated[str, typer.Argument(metavar="JOB")], url: Url = None) -> None:
+    """Begin nothing more of a job until it is resumed."""
+    with serving.connected(Settings(), url) as client:
+        job = client.pause(job_id)
+    console.print(f"{job.id}: {job.status.value}", highlight=False)
+
+
+@app.command(epilog=EPILOG)
+@friendly
+def resume(job_id: Annotated[str, typer.Argument(metavar="JOB")], url: Url = None) -> None:
+    """Go on with a paused job."""
+    with serving.connected(Settings(), url) as client:
+        job = client.resume(job_id)
+    console.print(f"{job.id}: {job.status.value}", highlight=False)
+
+
+@app.command(epilog=EPILOG)
+@friendly
+def retry(job_id: Annotated[str, typer.Argument(metavar="JOB")], url: Url = None) -> None:
+    """Try the failed rows of a job that has ended again, as a new job, and print its id."""
+    with serving.connected(Settings(), url) as client:
+        job = client.retry(job_id)
+    out.print(job.id, highlight=False)

@@ -98,6 +98,8 @@ class JobOptions:
     on_long: Annotated[OnLong | None, typer.Option(help="What happens to a row too long for the model.")] = None
     max_rows: Annotated[int | None, typer.Option(help="Take only the first rows.")] = None
     shard_rows: Annotated[int | None, typer.Option(help="Rows of a shard, the unit of retry.")] = None
+    priority: Annotated[int | None, typer.Option(help="Jobs with a higher one are taken first; 0 without.")] = None
+    deadline_seconds: Annotated[float | None, typer.Option(help="Rows not finished by then expire.")] = None
 
 
 def with_job_options(command: Callable[..., None]) -> Callable[..., None]:

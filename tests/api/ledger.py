@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import select
 
 from api.deps import Services
-from db import jobs, shards
+from db import jobs, phases, shards
 from db.models import Shard
 from db.plans import ShardPlan
 from db.progress import Progress
@@ -43,8 +43,9 @@ def split(services: Services, job_id: str, rows: tuple[int, ...]) -> list[Claim]
         for i, (stop, size) in enumerate(zip(stops, rows, strict=True))
     ]
     with services.sessions.begin() as session:
-        assert jobs.begin_split(session, job_id, 3) is not None
-        assert jobs.finish_split(session, job_id, prepared={}, shards=plans)
+        job = phases.begin_split(session, job_id, 3)
+        assert job is not None
+        assert phases.finish_split(session, job, prepared={}, shards=plans)
     claims = []
     with services.sessions.begin() as session:
         for shard_id in session.scalars(select(Shard.id).where(Shard.job_id == job_id).order_by(Shard.index)):

@@ -9,12 +9,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
 from api.deps import Services
-from db import jobs
+from db import jobs, shards
+from db.columns import ERROR
 from db.dispatch import Wakeup
+from db.models import JobStatus
 from db.settings import Settings
 from tests.api.conftest import MemoryQueue
 from tests.api.ledger import finish, merge, split, summarize, write
@@ -45,7 +49,8 @@ def test_submit(http: TestClient, tweets: Path, queue: MemoryQueue, api_settings
     assert job["model"] == "default-model"
     assert job["recipe"] == "summarize"
     assert job["counts"] == {
-        "total": 3, "done": 0, "succeeded": 0, "failed": 0, "shards_total": None, "shards_done": 0,
+        "total": 3, "done": 0, "succeeded": 0, "failed": 0, "pending": 3, "cancelled": 0, "expired": 0,
+        "shards_total": None, "shards_done": 0,
     }  # fmt: skip
     assert job["rates"] == {"rows_per_second": None, "tokens_per_second": None}
     assert (job["eta_seconds"], job["started_at"], job["error"]) == (None, None, None)
@@ -216,7 +221,8 @@ def test_live_counts(http: TestClient, tweets: Path, services: Services) -> None
     job = http.get(f"/v1/jobs/{job_id}").json()
     assert job["status"] == "running"
     assert job["counts"] == {
-        "total": 3, "done": 2, "succeeded": 1, "failed": 1, "shards_total": 2, "shards_done": 1,
+        "total": 3, "done": 2, "succeeded": 1, "failed": 1, "pending": 1, "cancelled": 0, "expired": 0,
+        "shards_total": 2, "shards_done": 1,
     }  # fmt: skip
     assert job["tokens"] == {"prompt": 30, "cached": 10, "output": 6}
     rate = job["rates"]["rows_per_second"]
@@ -253,7 +259,58 @@ def test_cancel(http: TestClient, tweets: Path, services: Services) -> None:
     assert (answer.status_code, answer.json()["code"]) == (409, "job_not_cancellable")
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("POST", "/cancel"), ("GET", "/results")])
+def test_counts_add_up_however_a_job_ends(http: TestClient, tweets: Path, services: Services) -> None:
+    job_id = submit(http, summarize(tweets))["id"]
+    claims = split(services, job_id, (1, 2))
+    finish(services, claims[0], b"part")
+    answer = http.post(f"/v1/jobs/{job_id}/cancel")
+    assert (answer.json()["status"], answer.json()["counts"]["pending"]) == ("cancelling", 2)
+    with services.sessions.begin() as session:
+        assert shards.cancelled(session, claims[1])
+        assert jobs.complete(session, job_id) is JobStatus.CANCELLED
+    counts = http.get(f"/v1/jobs/{job_id}").json()["counts"]
+    assert (counts["succeeded"], counts["failed"], counts["cancelled"], counts["pending"]) == (1, 0, 2, 0)
+
+
+def test_pause_and_resume(http: TestClient, tweets: Path, services: Services, queue: MemoryQueue) -> None:
+    job_id = submit(http, summarize(tweets, priority=3, deadline_seconds=60))["id"]
+    answer = http.post(f"/v1/jobs/{job_id}/pause")
+    assert (answer.status_code, answer.json()["status"]) == (202, "paused")
+    assert [job["id"] for job in http.get("/v1/jobs?status=paused").json()["jobs"]] == [job_id]
+    answer = http.post(f"/v1/jobs/{job_id}/resume").json()
+    assert (answer["status"], answer["priority"]) == ("validating", 3)
+    lasts = datetime.fromisoformat(answer["expires_at"]) - datetime.fromisoformat(answer["created_at"])
+    assert lasts.total_seconds() == pytest.approx(60, abs=0.1)
+    finish(services, split(services, job_id, (3,))[0], b"part")
+    answer = http.post(f"/v1/jobs/{job_id}/pause")
+    assert (answer.status_code, answer.json()["code"]) == (409, "wrong_state")
+    assert answer.json()["detail"] == f"job '{job_id}' is finalizing: it cannot be paused"
+
+
+def test_retry_makes_one_job_of_the_failed_rows(http: TestClient, tweets: Path, services: Services) -> None:
+    job_id = submit(http, summarize(tweets, max_rows=3))["id"]
+    claim = split(services, job_id, (3,))[0]
+    assert http.post(f"/v1/jobs/{job_id}/retry").json()["code"] == "wrong_state"
+    finish(services, claim, b"part", failed=1)
+    merge(services, job_id)
+    assert http.post(f"/v1/jobs/{job_id}/retry").json()["code"] == "nothing_to_retry"
+    letters = Path(claim.output_uri) / "_errors"
+    letters.mkdir()
+    table = pq.read_table(tweets).slice(1, 1)
+    error = pa.array([{"code": "too_long", "message": "m"}], ERROR)
+    pq.write_table(table.append_column("nightmill_error", error), letters / "part-00000.parquet")
+    again = http.post(f"/v1/jobs/{job_id}/retry")
+    assert again.status_code == 202, again.text
+    job = again.json()
+    assert (job["retry_of"], job["counts"]["total"], job["input"]) == (job_id, 1, str(letters))
+    assert http.post(f"/v1/jobs/{job_id}/retry").json()["id"] == job["id"]
+    assert job["output"] != http.get(f"/v1/jobs/{job_id}").json()["output"]
+
+
+ROUTES = [("GET", ""), ("GET", "/results"), *(("POST", f"/{name}") for name in ("cancel", "pause", "resume", "retry"))]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_no_such_job(http: TestClient, method: str, path: str) -> None:
     answer = http.request(method, f"/v1/jobs/job_x{path}")
     assert (answer.status_code, answer.json()["code"]) == (404, "job_not_found")

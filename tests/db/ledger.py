@@ -10,7 +10,7 @@ from typing import TypeVar
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from db import jobs, shards
+from db import jobs, phases, shards
 from db.models import Job, Shard, ShardStatus
 from db.plans import ShardPlan
 from db.progress import Progress
@@ -28,12 +28,13 @@ def add_job(sessions: Sessions, job_id: str = "j", *, num_shards: int = 1, shard
     with sessions.begin() as session:
         num_rows = num_shards * shard_rows
         jobs.create(session, SPEC, job_id=job_id, output_uri=f"/out/{job_id}", num_rows=num_rows, idempotency_key=None)
-        assert jobs.begin_split(session, job_id, 3) is not None
+        job = phases.begin_split(session, job_id, 3)
+        assert job is not None
         plans = [
             ShardPlan(i, "/data/in.parquet", i * shard_rows, (i + 1) * shard_rows, i * shard_rows)
             for i in range(num_shards)
         ]
-        assert jobs.finish_split(session, job_id, prepared={"prior": [0.5]}, shards=plans)
+        assert phases.finish_split(session, job, prepared={"prior": [0.5]}, shards=plans)
         return list(session.scalars(select(Shard.id).where(Shard.job_id == job_id).order_by(Shard.index)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import func, select, update
 
-from db import dispatch, jobs, shards
+from db import dispatch, jobs, phases, shards
 from db.dispatch import Wakeup
 from db.models import Job, Shard, ShardStatus
 from db.session import db_now
@@ -49,10 +49,11 @@ def test_a_split_under_way_is_not_sent_again(sessions: Sessions) -> None:
     due(sessions)
     age(sessions, 61)
     with sessions.begin() as session:
-        jobs.begin_split(session, "a", 3, lease_seconds=60)
+        begun = phases.begin_split(session, "a", 3, lease_seconds=60)
+        assert begun is not None
     assert due(sessions) == []
     with sessions.begin() as session:
-        jobs.beat_split(session, "a", lease_seconds=-1)
+        phases.beat(session, begun, lease_seconds=-1)
     assert due(sessions) == [Wakeup("split", "a")]
 
 

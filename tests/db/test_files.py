@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
 
 from db import files
 from db.errors import DatasetRefused, InvalidDataset, UploadNotFound, UploadTooLarge
@@ -25,8 +26,8 @@ def parquet_bytes(num_rows: int = 3) -> bytes:
 
 def save(sessions: Sessions, settings: Settings, data: bytes, filename: str = "a.parquet") -> Upload:
     chunks = (data[start : start + 10] for start in range(0, len(data), 10))
-    with sessions.begin() as session:
-        return files.save_upload(session, settings, upload_id="upl_1", filename=filename, chunks=chunks)
+    stored = files.store_upload(settings, upload_id="upl_1", filename=filename, chunks=chunks)
+    return files.record_upload(sessions, stored)
 
 
 def test_an_upload_is_stored_recorded_and_found_by_its_uri(sessions: Sessions, settings: Settings) -> None:
@@ -62,13 +63,21 @@ def test_an_upload_is_cut_off_at_the_limit(sessions: Sessions, settings: Setting
     assert save(sessions, exact, data).num_bytes == len(data)
 
 
-def test_a_client_that_breaks_off_leaves_nothing(sessions: Sessions, settings: Settings) -> None:
+def test_a_client_that_breaks_off_leaves_nothing(settings: Settings) -> None:
     def chunks() -> object:
         yield parquet_bytes()[:20]
         raise ConnectionResetError("the client went away")
 
-    with pytest.raises(ConnectionResetError), sessions.begin() as session:
-        files.save_upload(session, settings, upload_id="upl_1", filename="a", chunks=chunks())  # type: ignore[arg-type]
+    with pytest.raises(ConnectionResetError):
+        files.store_upload(settings, upload_id="upl_1", filename="a", chunks=chunks())  # type: ignore[arg-type]
+    assert list(settings.uploads.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_recorded_does_not_stay(sessions: Sessions, settings: Settings) -> None:
+    with sessions.begin() as session:
+        session.add(Upload(id="upl_1", filename="another", num_bytes=1, num_rows=1, created_at=1.0))
+    with pytest.raises(IntegrityError):
+        save(sessions, settings, parquet_bytes())
     assert list(settings.uploads.iterdir()) == []
 
 

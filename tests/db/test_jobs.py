@@ -1,15 +1,14 @@
-"""Jobs: creation, listing, split, cancel in every state, and how a job ends."""
+"""Jobs: creation, listing, and how a job ends."""
 
 from __future__ import annotations
 
 import pytest
 from sqlalchemy import update
 
-from db import dispatch, jobs, shards
+from db import control, dispatch, jobs, phases, shards
 from db.dispatch import Wakeup
-from db.errors import IdempotencyConflict, InvalidDataset, InvalidJob, JobNotFound
+from db.errors import IdempotencyConflict, InvalidJob, JobNotFound
 from db.models import Job, JobStatus, ShardStatus
-from db.plans import ShardPlan
 from db.progress import Progress, progress
 from db.session import db_now
 from db.shards import Beat, Finish
@@ -67,7 +66,7 @@ def test_two_open_jobs_never_share_an_output(sessions: Sessions) -> None:
     assert made.count("refused: output") == 7
     (first,) = set(made) - {"refused: output"}
     with sessions.begin() as session:
-        jobs.request_cancel(session, first)
+        control.cancel(session, first)
     assert create(sessions, "later", output="/out/same") == ("later", True)
 
 
@@ -77,7 +76,7 @@ def test_listing_is_newest_first_in_pages_by_status(sessions: Sessions) -> None:
     with sessions.begin() as session:
         # Equal times are told apart by the id.
         session.execute(update(Job).where(Job.id.in_(["j1", "j2"])).values(created_at=1000.0))
-        jobs.request_cancel(session, "j3")
+        control.cancel(session, "j3")
         assert [j.id for j in jobs.listing(session, limit=10)] == ["j4", "j3", "j0", "j2", "j1"]
         assert [j.id for j in jobs.listing(session, limit=2, after="j3")] == ["j0", "j2"]
         assert [j.id for j in jobs.listing(session, limit=2, after="j2")] == ["j1"]
@@ -88,62 +87,13 @@ def test_listing_is_newest_first_in_pages_by_status(sessions: Sessions) -> None:
 
 def test_unknown_jobs(sessions: Sessions) -> None:
     with sessions.begin() as session:
-        for call in (jobs.get, jobs.request_cancel):
+        for call in (jobs.get, control.cancel):
             with pytest.raises(JobNotFound, match="'nope'"):
                 call(session, "nope")
-        assert jobs.begin_split(session, "nope", 3) is None
-        assert not jobs.beat_split(session, "nope")
-        assert not jobs.finish_split(session, "nope", prepared={}, shards=[])
+        assert phases.begin_split(session, "nope", 3) is None
+        assert phases.begin_merge(session, "nope", 3) is None
         assert jobs.complete(session, "nope") is None
         assert not jobs.fail_job(session, "nope", code="c", message="m")
-
-
-# -- split ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_split_is_held_by_one_worker_until_its_lease_ends(sessions: Sessions) -> None:
-    create(sessions, "a")
-
-    def begin(number: int) -> int | None:
-        with sessions.begin() as session:
-            begun = jobs.begin_split(session, "a", 3, lease_seconds=60)
-            return begun and begun.attempts
-
-    assert sorted(together(8, begin), key=str) == [1] + [None] * 7
-    with sessions.begin() as session:
-        assert jobs.beat_split(session, "a", lease_seconds=-1)
-    assert begin(0) == 2
-
-
-def test_a_split_that_keeps_dying_fails_the_job(sessions: Sessions) -> None:
-    create(sessions, "a")
-    for attempt in (1, 2, None):
-        with sessions.begin() as session:
-            begun = jobs.begin_split(session, "a", 2, lease_seconds=-1)
-            assert (begun and begun.attempts) == attempt
-    ended = job(sessions, "a")
-    assert (ended.status, ended.error_code) == (JobStatus.FAILED, "too_many_attempts")
-    assert ended.error_message == "its split broke off 2 times"
-
-
-def test_only_the_first_split_counts(sessions: Sessions) -> None:
-    add_job(sessions, num_shards=2)
-    with sessions.begin() as session:
-        assert not jobs.finish_split(session, "j", prepared={"prior": [0.9]}, shards=[])
-        assert not jobs.beat_split(session, "j")
-    made = job(sessions)
-    assert (made.status, made.num_shards, made.prepared) == (JobStatus.RUNNING, 2, {"prior": [0.5]})
-
-
-def test_a_split_must_cover_the_rows_of_the_submission(sessions: Sessions) -> None:
-    create(sessions, "a")
-    with sessions.begin() as session:
-        jobs.begin_split(session, "a", 3)
-    with pytest.raises(InvalidDataset, match="had 3 rows at submission and has 2 now") as caught, sessions.begin() as s:
-        jobs.finish_split(s, "a", prepared={}, shards=[ShardPlan(0, "/f", 0, 2, 0)])
-    assert caught.value.code == "changed"
-    assert job(sessions, "a").status is JobStatus.VALIDATING
-    assert statuses(sessions, "a") == []
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------

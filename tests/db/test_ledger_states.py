@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sqlalchemy import select, update
 
-from db import dispatch, jobs, shards
+from db import control, dispatch, jobs, phases, shards
 from db.errors import JobNotCancellable
-from db.models import Job, JobStatus, Shard, ShardStatus
+from db.models import STOPPING, Job, JobStatus, Shard, ShardStatus
 from db.plans import ShardPlan
 from db.progress import Progress, progress
 from db.session import connect, db_now, migrate, session_factory
@@ -24,13 +24,25 @@ from tests.db.ledger import SPEC
 NUM_SHARDS, ROWS, MAX_ATTEMPTS, WINDOW = 2, 4, 3, 1
 OPEN = (ShardStatus.PENDING, ShardStatus.RUNNING)
 LATE = (JobStatus.FINALIZING, JobStatus.COMPLETED, JobStatus.COMPLETED_WITH_ERRORS)
+EXPIRY = (JobStatus.EXPIRING, JobStatus.EXPIRED)
 PICK = st.integers(0, 2)
+STOPS = (
+    *(JobStatus.CANCELLING, JobStatus.CANCELLED),
+    *(JobStatus.EXPIRING, JobStatus.EXPIRED, JobStatus.FAILED),
+)
+BEATS = {
+    JobStatus.PAUSED: Beat.PAUSE,
+    JobStatus.CANCELLING: Beat.CANCEL,
+    JobStatus.EXPIRING: Beat.EXPIRE,
+}
 # Where a job may go from each state in one transition; a step of the machine is one transition.
 LEGAL = {
-    JobStatus.VALIDATING: {JobStatus.RUNNING, JobStatus.CANCELLED, JobStatus.FAILED},
-    JobStatus.RUNNING: {JobStatus.FINALIZING, JobStatus.CANCELLING, JobStatus.CANCELLED, JobStatus.FAILED},
+    JobStatus.VALIDATING: {JobStatus.RUNNING, JobStatus.PAUSED, *STOPS},
+    JobStatus.RUNNING: {JobStatus.FINALIZING, JobStatus.PAUSED, *STOPS},
+    JobStatus.PAUSED: {JobStatus.VALIDATING, JobStatus.RUNNING, JobStatus.FINALIZING, *STOPS},
     JobStatus.FINALIZING: {JobStatus.COMPLETED, JobStatus.COMPLETED_WITH_ERRORS, JobStatus.FAILED},
     JobStatus.CANCELLING: {JobStatus.CANCELLED, JobStatus.FAILED},
+    JobStatus.EXPIRING: {JobStatus.EXPIRED, JobStatus.FAILED},
 }
 
 
@@ -92,9 +104,9 @@ class Ledger(RuleBasedStateMachine):
     def split(self, dies: bool) -> None:
         plans = [ShardPlan(i, "/f", i * ROWS, (i + 1) * ROWS, i * ROWS) for i in range(NUM_SHARDS)]
         with self._sessions.begin() as session:
-            begun = jobs.begin_split(session, self._job_id, MAX_ATTEMPTS, lease_seconds=-1 if dies else 60)
+            begun = phases.begin_split(session, self._job_id, MAX_ATTEMPTS, lease_seconds=-1 if dies else 60)
             if begun and not dies:
-                assert jobs.finish_split(session, self._job_id, prepared={}, shards=plans)
+                assert phases.finish_split(session, begun, prepared={}, shards=plans)
 
     @precondition(lambda self: self._status() not in (None, JobStatus.VALIDATING))
     @rule(index=st.integers(0, NUM_SHARDS - 1))
@@ -104,7 +116,8 @@ class Ledger(RuleBasedStateMachine):
             shard_id = session.scalar(query) or 0
             claim = shards.claim(session, shard_id, owner="w", lease_seconds=60, max_attempts=MAX_ATTEMPTS)
         if claim is not None:
-            assert self._status() is JobStatus.RUNNING
+            assert claim.stopping in (None, self._status())
+            assert self._status() in (JobStatus.RUNNING, *STOPPING)
             assert claim.fence > self._fences.get(shard_id, 0)
             assert claim.attempts <= MAX_ATTEMPTS
             self._fences[shard_id] = claim.fence
@@ -118,18 +131,22 @@ class Ledger(RuleBasedStateMachine):
         with self._sessions.begin() as session:
             beat = shards.beat(session, claim, lease_seconds=60, progress=counts)
         assert (beat is not Beat.LOST) == holds
-        assert (beat is Beat.CANCEL) == (holds and self._seen[claim.job_id] is JobStatus.CANCELLING)
+        if holds:
+            assert beat is BEATS.get(self._seen[claim.job_id], Beat.OK)
 
     @precondition(lambda self: self._claims)
-    @rule(pick=PICK, failed=st.integers(0, ROWS))
-    def finish(self, pick: int, failed: int) -> None:
+    @rule(pick=PICK, failed=st.integers(0, ROWS), undone=st.integers(0, ROWS))
+    def finish(self, pick: int, failed: int, undone: int) -> None:
+        """A stopping job may leave rows undone."""
         claim, holds = self._claim(pick)
-        counts = Progress(ROWS - failed, failed, 7, 3, 2)
+        done = ROWS - undone if self._seen[claim.job_id] in STOPPING else ROWS
+        failed = min(failed, done)
+        counts = Progress(done - failed, failed, 7, 3, 2)
         with self._sessions.begin() as session:
             ended = shards.finish(session, claim, progress=counts, part=PartFile("p", 1, "0" * 64))
         assert ended.accepted == holds
         if holds:
-            self._done[claim.shard_id] = (ROWS - failed, failed)
+            self._done[claim.shard_id] = (done - failed, failed)
 
     @precondition(lambda self: self._claims)
     @rule(pick=PICK, how=st.sampled_from(["release", "retry", "stop"]))
@@ -140,7 +157,7 @@ class Ledger(RuleBasedStateMachine):
                 assert shards.retry(session, claim, code="c", message="m", max_attempts=MAX_ATTEMPTS) == holds
             elif how == "release":
                 assert shards.release(session, claim) == holds
-            elif self._seen[claim.job_id] is not JobStatus.CANCELLING:
+            elif self._seen[claim.job_id] not in STOPPING:
                 assert not shards.cancelled(session, claim)
             else:
                 shards.cancelled(session, claim)
@@ -158,11 +175,17 @@ class Ledger(RuleBasedStateMachine):
         with self._sessions.begin() as session:
             if rarely == 2:
                 assert jobs.fail_job(session, self._job_id, code="c", message="m") == (not status.terminal)
-            if rarely == 3 and status in (*LATE, JobStatus.FAILED):
+            if rarely == 3 and status in (*LATE, *EXPIRY, JobStatus.FAILED):
                 with pytest.raises(JobNotCancellable):
-                    jobs.request_cancel(session, self._job_id)
+                    control.cancel(session, self._job_id)
             elif rarely == 3:
-                jobs.request_cancel(session, self._job_id)
+                control.cancel(session, self._job_id)
+
+    @precondition(lambda self: self._status() in (JobStatus.VALIDATING, JobStatus.RUNNING, JobStatus.PAUSED))
+    @rule(how=st.sampled_from(["pause", "resume", "expire"]))
+    def control(self, how: str) -> None:
+        with self._sessions.begin() as session:
+            {"pause": control.pause, "resume": control.resume, "expire": control.expire}[how](session, self._job_id)
 
     @precondition(lambda self: self._seen)
     @rule()

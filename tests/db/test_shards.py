@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from db import dispatch, jobs, shards
+from db import control, dispatch, shards
 from db.dispatch import Wakeup
 from db.models import JobStatus, ShardStatus
 from db.progress import Progress, progress
@@ -104,14 +104,14 @@ def test_release_gives_back_without_counting_the_attempt(sessions: Sessions) -> 
     assert (given.status, given.attempts, given.owner, given.dispatched_at) == (ShardStatus.PENDING, 0, None, 0.0)
 
 
-def test_release_in_a_cancelling_job_cancels_the_shard(sessions: Sessions) -> None:
+def test_release_in_a_cancelling_job_leaves_the_shard_to_be_closed(sessions: Sessions) -> None:
     (shard_id,) = add_job(sessions)
     taken = take(sessions, shard_id)
     with sessions.begin() as session:
-        jobs.request_cancel(session, "j")
+        control.cancel(session, "j")
         assert shards.release(session, taken)
-        assert dispatch.due(session, window=1, redispatch_seconds=60) == [Wakeup("merge", "j")]
-    assert statuses(sessions) == [ShardStatus.CANCELLED]
+        assert dispatch.due(session, window=1, redispatch_seconds=60) == [Wakeup("run", shard_id)]
+    assert statuses(sessions) == [ShardStatus.PENDING]
 
 
 def test_retries_run_out_and_fail_the_job_with_the_reason(sessions: Sessions) -> None:
@@ -141,7 +141,7 @@ def test_deaths_run_out_of_attempts_and_fail_the_job(sessions: Sessions) -> None
     assert zombie_can_still_hold.status is ShardStatus.RUNNING
     ended = job(sessions)
     assert (ended.status, ended.error_code) == (JobStatus.FAILED, "worker_lost")
-    assert ended.error_message == "shard 0: its worker died in each of 2 attempts"
+    assert ended.error_message == "shard 0: broke off 2 times without getting on: its worker died"
     assert statuses(sessions) == [ShardStatus.FAILED]
 
 
@@ -165,7 +165,7 @@ def test_cancel_against_claim_and_finish_leaves_no_running_shard_behind_a_cancel
         def act(number: int, job_id: str = job_id, ids: list[int] = ids, held: Claim = held) -> object:
             if number == 0:
                 with sessions.begin() as session:
-                    return jobs.request_cancel(session, job_id).status
+                    return control.cancel(session, job_id).status
             return finish(sessions, held) if number == 1 else claim(sessions, ids[number - 1])
 
         together(5, act)
@@ -178,7 +178,7 @@ def test_cancel_against_claim_and_finish_leaves_no_running_shard_behind_a_cancel
 def test_finish_must_account_for_every_row(sessions: Sessions) -> None:
     (shard_id,) = add_job(sessions)
     taken = take(sessions, shard_id)
-    with sessions.begin() as session, pytest.raises(AssertionError, match="9 of 10 rows"):
+    with sessions.begin() as session, pytest.raises(AssertionError, match="9 of 10 rows are done"):
         shards.finish(session, taken, progress=Progress(9), part=PartFile("p", 1, ""))
 
 

@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 class Crew:
     """Worker processes that share a database and a broker, and are all gone at the end."""
 
-    def __init__(self, home: Path, database_url: str, redis_url: str) -> None:
+    def __init__(self, home: Path, database_url: str, redis_url: str, **settings: object) -> None:
+        """`settings` beside those that make tests quick; NAME in capitals is a variable of the environment itself."""
         self.log = home / "worker.log"
         values = {
             "home": home,
@@ -28,8 +29,10 @@ class Crew:
             "sweep_seconds": 0.2,
             "redispatch_seconds": 5,  # another test run may empty the same Redis
             "worker_threads": 2,
+            "retry_seconds": 0.1,
+            **settings,
         }
-        named = {f"NIGHTMILL_{name.upper()}": str(value) for name, value in values.items()}
+        named = {name if name.isupper() else f"NIGHTMILL_{name.upper()}": str(value) for name, value in values.items()}
         self.environment = {**os.environ, **named, "PYTHONPATH": str(ROOT)}
         self.processes: list[subprocess.Popen[bytes]] = []
 

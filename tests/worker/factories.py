@@ -76,7 +76,7 @@ class Office:
         if wakeup.task == "split":
             split(self.process, str(wakeup.id))
         elif wakeup.task == "run":
-            run(self.process, int(wakeup.id))
+            run(self.process)
         else:
             merge(self.process, str(wakeup.id))
 

@@ -4,11 +4,14 @@ Under a format it answers with the last message as it is, whether that fits or n
 
 `build` is an engine factory (NIGHTMILL_ENGINE_FACTORY=tests.worker.fakes:build). The model's name says how it behaves:
 "fake", "fake:slow" (10 ms per step), "fake:small" (a context of 64 tokens), "fake:crash" (its third step fails),
-"fake:plain" (no chat template); any other name is missing.
+"fake:plain" (no chat template), "fake:poison" (a text with KILL ends the process, one with RAISE the engine, one with
+HANG its thread); any other name is missing. Rows that are computed are written to the file NIGHTMILL_TEST_ROWS, if set.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
@@ -84,6 +87,8 @@ class FakeEngine:
     waiting: deque[Request] = field(default_factory=deque)
     running: list[tuple[Request, int]] = field(default_factory=list)
     keep_log: bool = True
+    poison: bool = False
+    rows: str | None = field(default_factory=lambda: os.environ.get("NIGHTMILL_TEST_ROWS"))
 
     @property
     def has_room(self) -> bool:
@@ -113,13 +118,27 @@ class FakeEngine:
         if self.steps == self.crash_at:
             raise RuntimeError("the fake engine broke")
         time.sleep(self.step_seconds)
+        if self.poison:
+            self._swallow()
         while self.waiting and len(self.running) < self.max_sequences:
             request = self.waiting.popleft()
             self.running.append((request, 1 + sum(request.prompt) % 5))
         self.running = [(request, left - 1) for request, left in self.running]
         done = [request for request, left in self.running if left == 0]
         self.running = [(request, left) for request, left in self.running if left]
+        if self.rows is not None and done:
+            with open(self.rows, "a") as file:  # appended in one write each, by any number of processes
+                file.write("".join(f"{request.group} {request.id[1]}\n" for request in done))  # type: ignore[index]
         return [complete(request) for request in done]
+
+    def _swallow(self) -> None:
+        text = b" ".join(bytes(answer(request)) for request, _ in self.running)
+        if b"KILL" in text:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if b"RAISE" in text:
+            raise RuntimeError("the fake engine broke")
+        if b"HANG" in text:
+            time.sleep(3600)
 
     def stats(self) -> EngineStats:
         """One token forced per step, of two that were tried."""
@@ -158,6 +177,7 @@ def build(name: str, settings: Settings) -> FakeModel:
         "fake:small": lambda: FakeEngine(max_model_len=64),
         "fake:crash": lambda: FakeEngine(crash_at=3),
         "fake:plain": FakeEngine,
+        "fake:poison": lambda: FakeEngine(step_seconds=0.005, poison=True),
     }
     if name not in engines:
         raise ModelMissing(name, "no such fake")

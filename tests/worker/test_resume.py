@@ -1,0 +1,200 @@
+"""What a crash costs: rows that were finished are not computed again, whoever died, and poison is set aside."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import select, update
+
+from db import control
+from db.dispatch import Wakeup
+from db.models import Job, JobStatus, Shard, ShardStatus
+from db.session import db_now
+from engine.request import Request
+from tests.worker.factories import Office, spec_of, write_texts
+from tests.worker.fakes import FakeEngine, FakeModel
+from worker.rows import RowMaker
+from worker.runner import Runner
+from worker.sources import EngineFailed
+
+# The two databases do the same here; see tests/db.
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows whose answers came out of the engine."""
+    rows: list[int] = []
+    original = RowMaker.result
+
+    def result(self: RowMaker, output: object, *rest: object) -> object:
+        rows.append(output.id)  # type: ignore[attr-defined]
+        return original(self, output, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RowMaker, "result", result)
+    return rows
+
+
+@pytest.fixture
+def eager(office: Office) -> Office:
+    """Every row is in a checkpoint as soon as it is finished."""
+    settings = office.process.settings.model_copy(update={"checkpoint_seconds": 0.0})
+    object.__setattr__(office.process, "settings", settings)
+    return office
+
+
+def at_run(wakeup: Wakeup) -> bool:
+    return wakeup.task == "run"
+
+
+def stop_after(count: int, computed: list[int], act: object) -> threading.Thread:
+    """Call `act` once so many rows are computed."""
+
+    def watch() -> None:
+        while len(computed) < count:
+            time.sleep(0.001)
+        act()  # type: ignore[operator]
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def outputs(folder: Path) -> list[str | None]:
+    tables = [pq.read_table(path) for path in sorted(folder.glob("part-*.parquet"))]
+    return pa.concat_tables(tables)["output"].to_pylist()
+
+
+def test_a_drained_shard_goes_on_where_it_was(eager: Office, tmp_path: Path, computed: list[int]) -> None:
+    source = write_texts(tmp_path / "in.parquet", (f"row {i}" for i in range(100)))
+    eager.submit(spec_of(source, model="fake:slow"), tmp_path / "out")
+    eager.work(until=at_run)
+    thread = stop_after(30, computed, eager.process.drain.set)
+    eager.do(eager.sent.pop())
+    thread.join()
+    first = len(computed)
+    assert 30 <= first < 100
+    eager.process.drain.clear()
+    assert eager.work() == ["run", "merge"]
+    assert outputs(tmp_path / "out") == [f"ROW {i}" for i in range(100)]
+    assert sorted(computed) == list(range(100))  # each of them once
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        *("_SUCCESS", "_manifest.json", "part-00000.parquet")
+    ]
+    with eager.sessions.begin() as session:
+        assert session.scalars(select(Shard.attempts)).all() == [1]
+
+
+def test_pause_saves_and_resume_goes_on(eager: Office, tmp_path: Path, computed: list[int]) -> None:
+    source = write_texts(tmp_path / "in.parquet", (f"row {i}" for i in range(100)))
+    eager.submit(spec_of(source, model="fake:slow"), tmp_path / "out")
+    eager.work(until=at_run)
+
+    def pause() -> None:
+        with eager.sessions.begin() as session:
+            control.pause(session, "job")
+
+    thread = stop_after(10, computed, pause)
+    assert eager.work() == ["run"]
+    thread.join()
+    assert eager.job().status is JobStatus.PAUSED
+    assert 10 <= len(computed) < 100
+    with eager.sessions.begin() as session:
+        control.resume(session, "job")
+    assert eager.work() == ["run", "merge"]
+    assert outputs(tmp_path / "out") == [f"ROW {i}" for i in range(100)]
+    assert sorted(computed) == list(range(100))
+
+
+def test_a_deadline_keeps_what_is_finished_and_writes_every_row(
+    eager: Office, tmp_path: Path, computed: list[int]
+) -> None:
+    source = write_texts(tmp_path / "in.parquet", (f"row {i}" for i in range(250)))
+    eager.submit(spec_of(source, model="fake:slow", deadline_seconds=3600), tmp_path / "out")
+    eager.work(until=at_run)
+
+    def expire() -> None:
+        with eager.sessions.begin() as session:
+            session.execute(update(Job).values(expires_at=db_now() - 1))
+        eager.process.dispatch()
+
+    thread = stop_after(20, computed, expire)
+    eager.work()
+    thread.join()
+    job = eager.job()
+    assert job.status is JobStatus.EXPIRED
+    table = pa.concat_tables(pq.read_table(path) for path in sorted((tmp_path / "out").glob("part-*.parquet")))
+    rows = table.to_pylist()
+    assert [row["id"] for row in rows] == list(range(250))
+    finished = [row for row in rows if row["error"] is None]
+    assert len(finished) == job.rows_succeeded == len(computed) < 100
+    assert all(row["output"] == f"ROW {row['id']}" for row in finished)
+    assert {row["error"]["code"] for row in rows if row["error"] is not None} == {"expired"}
+    assert {row["finish_reason"] for row in rows} == {"stop", "expired"}
+    letters = [pq.read_table(path) for path in sorted((tmp_path / "out" / "_errors").glob("part-*.parquet"))]
+    assert pa.concat_tables(letters).num_rows == 250 - len(finished)
+
+
+def test_a_dead_workers_finished_rows_outlive_a_cancel(eager: Office, tmp_path: Path, computed: list[int]) -> None:
+    source = write_texts(tmp_path / "in.parquet", (f"row {i}" for i in range(100)))
+    eager.submit(spec_of(source, model="fake:slow"), tmp_path / "out")
+    eager.work(until=at_run)
+    thread = stop_after(20, computed, eager.process.drain.set)
+    eager.do(eager.sent.pop())
+    thread.join()
+    eager.process.drain.clear()
+    with eager.sessions.begin() as session:
+        session.execute(update(Shard).values(status=ShardStatus.RUNNING, owner="dead", lease_until=db_now() - 1))
+        assert control.cancel(session, "job").status is JobStatus.CANCELLING
+    assert eager.work() == ["run", "merge"]
+    job = eager.job()
+    assert (job.status, job.rows_succeeded) == (JobStatus.CANCELLED, len(computed))
+    kept = [text for text in outputs(tmp_path / "out") if text is not None]
+    assert kept == [f"ROW {i}" for i in sorted(computed)]
+
+
+def test_a_poisonous_row_becomes_an_error_row_and_its_neighbours_succeed(eager: Office, tmp_path: Path) -> None:
+    texts = [f"row {i}" if i not in (37, 160) else f"raise {i}" for i in range(200)]
+    eager.submit(spec_of(write_texts(tmp_path / "in.parquet", texts), model="fake:poison"), tmp_path / "out")
+    eager.work()
+    job = eager.job()
+    assert (job.status, job.rows_succeeded, job.rows_failed) == (JobStatus.COMPLETED_WITH_ERRORS, 198, 2)
+    table = pa.concat_tables(pq.read_table(path) for path in sorted((tmp_path / "out").glob("part-*.parquet")))
+    errors = {row["id"]: row["error"] for row in table.to_pylist() if row["error"] is not None}
+    assert {row: error["code"] for row, error in errors.items()} == {37: "engine_crash", 160: "engine_crash"}
+    assert [text for text in table["output"].to_pylist() if text] == [
+        f"ROW {i}" for i in range(200) if i not in (37, 160)
+    ]
+
+
+@pytest.fixture
+def hanging(database_url: str) -> Iterator[tuple[Runner, threading.Event, list[str]]]:
+    engine, left, barked = FakeEngine(), threading.Event(), []
+    step = engine.step
+
+    def hang() -> object:
+        if engine.steps == 2:
+            left.wait(20)
+        return step()
+
+    engine.step = hang  # type: ignore[assignment,method-assign]
+    runner = Runner(lambda name: FakeModel(engine), 0.2, lambda: barked.append("out"))  # type: ignore[arg-type,return-value]
+    yield runner, left, barked
+    left.set()
+    runner.close()
+
+
+def test_a_hanging_engine_fails_its_tasks_and_asks_for_the_end(
+    hanging: tuple[Runner, threading.Event, list[str]],
+) -> None:
+    runner, _, barked = hanging
+    requests = (Request(i, tuple(b"row %d" % i)) for i in range(100))
+    with runner.use("fake", lambda: False) as model, pytest.raises(EngineFailed, match="a step took too long"):
+        list(model.run(requests, lambda: False, "job"))
+    assert barked == ["out"]

@@ -1,0 +1,92 @@
+"""Attempts: what one attempt at a shard holds, and what becomes of one that broke."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from db import shards
+from db.shards import Beat, Claim
+from db.uris import resolve
+from worker.checkpoints import Checkpoint, Saved, checkpoint_path
+from worker.parts import Tally
+from worker.process import Process
+from worker.shards import Layout
+from worker.sources import Stopped
+from worker.suspects import Suspects
+
+MOST_PAUSE_SECONDS = 300.0
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt at a shard. `claim` changes when it is found that the attempts before it had got on."""
+
+    process: Process
+    claim: Claim
+    folder: Path = field(init=False, default=Path())
+    saved: Saved = field(init=False)
+    tally: Tally = field(default_factory=Tally)
+
+    def beat(self) -> Beat:
+        process, claim = self.process, self.claim
+        with process.sessions.begin() as session:
+            lease = process.settings.lease_seconds
+            return shards.beat(session, claim, lease_seconds=lease, progress=self.tally.progress)
+
+    def open(self) -> None:
+        """Look at what earlier attempts left, and count attempts from one again if they had got on.
+
+        Raises Stopped when the lease is lost already.
+        """
+        # Checked again: links inside the roots may have changed since the submission.
+        self.folder = resolve(self.claim.output_uri, self.process.settings.roots)
+        self.saved = self.look()
+        self._count(self.saved)
+
+    def broke(self) -> None:
+        """Count attempts from one again if this one got on before it broke. Raises Stopped as `open`."""
+        if self.folder.name:
+            self._count(self.look())
+
+    def _count(self, saved: Saved) -> None:
+        if saved.marks != self.claim.marks:
+            with self.process.sessions.begin() as session:
+                claim = shards.got_on(session, self.claim, saved.marks)
+            if claim is None:
+                raise Stopped
+            self.claim = claim
+
+    def look(self) -> Saved:
+        """What is finished by now, this attempt's own included."""
+        return Saved.find(self.folder, self.claim.index, self.claim.fence + 1)
+
+    @contextlib.contextmanager
+    def checkpoint(self, layout: Layout) -> Iterator[Checkpoint]:
+        path = checkpoint_path(self.folder, self.claim.index, self.claim.fence)
+        checkpoint = Checkpoint(path, layout.added, layout.prefix, self.process.settings.checkpoint_seconds)
+        try:
+            yield checkpoint
+        finally:
+            checkpoint.close()
+
+    def suspects(self) -> Suspects:
+        """Raises EngineBroken."""
+        first, begun = self.claim.first_row, self.saved.begun
+        open_rows = self.saved.open_rows(first, first + self.claim.num_rows) if begun else []
+        return Suspects.among(open_rows, begun, careful=self.claim.attempts > 1)
+
+
+def cause(error: Exception) -> str:
+    """The error's code, for the job."""
+    if isinstance(error, OSError):
+        return "no_space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "io_error"
+    return str(getattr(error, "code", "internal_error"))
+
+
+def pause(seconds: float, attempts: int) -> float:
+    """How long to wait after the attempt of this number."""
+    return min(seconds * 2.0 ** (attempts - 1), MOST_PAUSE_SECONDS)

@@ -1,0 +1,191 @@
+"""Checkpoints: the finished rows of a shard that is not done yet, so that a crash costs moments and not the shard.
+
+Every attempt appends to a file of its own under the output folder's `_tmp`, named for the shard and the fence; the next
+attempt reads what the earlier ones left. Appended bytes survive the end of the process at once and a power cut mostly;
+each frame has a checksum, and reading a file ends at the first frame that is not whole.
+
+A frame is either some results, or a mark that a range of rows is about to be computed alone (worker.suspects).
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from db.columns import TOKEN_COLUMNS
+from db.publish import TEMP, create_temp
+from worker.parts import part_name, to_batch
+from worker.rows import Result
+
+HEAD = struct.Struct("<qqII")  # first row, one past the last, bytes that follow, CRC-32 of the rest
+ROW = pa.field("row", pa.int64())
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where some results lie. Rows are counted over the whole job."""
+
+    path: Path
+    offset: int
+    num_bytes: int
+    first: int
+    stop: int
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """What one attempt has finished. One thread adds. `schema`: of the added columns."""
+
+    path: Path
+    schema: pa.Schema
+    prefix: str
+    seconds: float
+    _rows: list[int] = field(default_factory=list)
+    _results: list[Result] = field(default_factory=list)
+    _flushed_at: float = 0.0
+    _file: BinaryIO | None = None
+
+    def add(self, row: int, result: Result) -> None:
+        self._rows.append(row)
+        self._results.append(result)
+        if time.monotonic() - self._flushed_at >= self.seconds:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was added since the last time."""
+        if not self._rows:
+            return
+        rows = pa.RecordBatch.from_arrays([pa.array(self._rows, pa.int64())], [ROW.name])
+        batch = to_batch(rows, self._results, pa.schema([ROW, *self.schema]), self.prefix)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        self._append(min(self._rows), max(self._rows) + 1, sink.getvalue().to_pybytes())
+        self._rows, self._results, self._flushed_at = [], [], time.monotonic()
+
+    def begin(self, first: int, stop: int) -> None:
+        """Mark that these rows, as far as they are not finished, are about to be computed alone."""
+        self.flush()
+        self._append(first, stop, b"")
+
+    def close(self) -> None:
+        self.flush()
+        if self._file is not None:
+            self._file.close()
+
+    def _append(self, first: int, stop: int, body: bytes) -> None:
+        if self._file is None:
+            self._file = create_temp(self.path)
+        crc = zlib.crc32(body, zlib.crc32(struct.pack("<qq", first, stop)))
+        self._file.write(HEAD.pack(first, stop, len(body), crc) + body)
+        self._file.flush()
+
+
+class Saved:
+    """What the earlier attempts at a shard have finished. Rows are asked for in ascending order."""
+
+    def __init__(self, frames: list[Frame], begun: list[tuple[int, int]]) -> None:
+        self._frames = deque(sorted(frames, key=lambda frame: frame.first))
+        self._open: list[tuple[Frame, dict[int, Result]]] = []
+        self.begun = begun  # ranges that were about to be computed alone, the latest last
+        self.marks = len(frames) + len(begun)
+
+    @classmethod
+    def find(cls, folder: Path, shard: int, fence: int) -> Saved:
+        """Of the attempts with a smaller fence."""
+        frames: list[Frame] = []
+        begun: list[tuple[int, int]] = []
+        for path in _files(folder, shard):
+            if _fence(path) < fence:
+                for frame in _scan(path):
+                    if frame.num_bytes:
+                        frames.append(frame)
+                    else:
+                        begun.append((frame.first, frame.stop))
+        return cls(frames, begun)
+
+    def results(self, first: int, stop: int, prefix: str) -> dict[int, Result]:
+        """Results of rows [first, stop). Where two attempts finished a row, the earlier one's; nothing comes twice."""
+        self._open = [(frame, results) for frame, results in self._open if frame.stop > first]
+        while self._frames and self._frames[0].first < stop:
+            frame = self._frames.popleft()
+            if frame.stop > first:
+                self._open.append((frame, _read(frame, prefix)))
+        found: dict[int, Result] = {}
+        for _, results in sorted(self._open, key=lambda item: (_fence(item[0].path), item[0].offset)):
+            for row, result in results.items():
+                if first <= row < stop:
+                    found.setdefault(row, result)
+        return found
+
+    def open_rows(self, first: int, stop: int) -> list[int]:
+        """The rows of [first, stop) that no attempt has finished. Reads every frame."""
+        done = {row for frame in self._frames for row in _table(frame).column(0).to_pylist()}
+        return [row for row in range(first, stop) if row not in done]
+
+    @property
+    def empty(self) -> bool:
+        """Whether no row was finished; before `results` was asked."""
+        return not self._frames
+
+
+def checkpoint_path(folder: Path, shard: int, fence: int) -> Path:
+    return folder / TEMP / f"{part_name(shard)}.{fence:08d}.rows"
+
+
+def forget(folder: Path, shard: int) -> None:
+    """Remove the checkpoints of a shard whose part is published."""
+    for path in _files(folder, shard):
+        path.unlink(missing_ok=True)
+
+
+def _files(folder: Path, shard: int) -> list[Path]:
+    return sorted((folder / TEMP).glob(f"{part_name(shard)}.*.rows"))
+
+
+def _fence(path: Path) -> int:
+    return int(path.name.split(".")[-2])
+
+
+def _scan(path: Path) -> Iterator[Frame]:
+    with open(path, "rb") as file:
+        while len(head := file.read(HEAD.size)) == HEAD.size:
+            first, stop, size, crc = HEAD.unpack(head)
+            offset = file.tell()
+            body = file.read(size)
+            if len(body) < size or zlib.crc32(body, zlib.crc32(head[:16])) != crc:
+                return
+            yield Frame(path, offset, size, first, stop)
+
+
+def _table(frame: Frame) -> pa.Table:
+    with open(frame.path, "rb") as file:
+        file.seek(frame.offset)
+        body = file.read(frame.num_bytes)
+    with pa.ipc.open_stream(body) as stream:
+        return stream.read_all()
+
+
+def _read(frame: Frame, prefix: str) -> dict[int, Result]:
+    table = _table(frame)
+    # By position: an added column may be called as ours is.
+    rows, added = table.column(0).to_pylist(), table.remove_column(0).to_pylist()
+    named = ({name.removeprefix(prefix): value for name, value in row.items()} for row in added)
+    return {int(row or 0): _result(values) for row, values in zip(rows, named, strict=True)}
+
+
+def _result(row: dict[str, object]) -> Result:
+    error = row.pop("error")
+    assert error is None or isinstance(error, dict)
+    reason, logprobs = row.pop("finish_reason"), row.pop("logprobs", None)
+    counts = {name: row.pop(name) for name in TOKEN_COLUMNS}
+    problem = None if error is None else (error["code"], error["message"])
+    return Result(row, str(reason), problem, **counts, logprobs=logprobs)  # type: ignore[arg-type]
