@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-slow bench bench-report kernels clean
+.PHONY: help demo test check format test-slow faults bench bench-report kernels clean
 
 help:  ## List the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -23,6 +23,9 @@ check: $(VENV)/installed-dev  ## Lint, types and import rules alone
 
 test-slow: $(VENV)/installed-dev  ## The tests that take minutes
 	$(BIN)/pytest -m slow --timeout 1800
+
+faults: $(VENV)/installed-dev  ## Kill and cut real processes; writes docs/faults.md
+	NIGHTMILL_FAULTS_REPORT=docs/faults.md $(BIN)/pytest -m faults tests/faults --timeout 600
 
 bench: $(VENV)/installed-dev  ## Throughput beside other engines, as far as their environments are there
 	$(BIN)/python -m tests.bench.bench

@@ -77,9 +77,11 @@ class Checkpoint:
         self._append(first, stop, b"")
 
     def close(self) -> None:
-        self.flush()
-        if self._file is not None:
-            self._file.close()
+        try:
+            self.flush()
+        finally:
+            if self._file is not None:
+                self._file.close()
 
     def _append(self, first: int, stop: int, body: bytes) -> None:
         if self._file is None:

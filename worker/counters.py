@@ -17,6 +17,8 @@ from engine import EngineStats
 Counters: TypeAlias = Mapping[str, float]
 
 STATES = frozenset({"running", "waiting", "blocks_total", "blocks_used", "blocks_cached"})  # not counts
+# Of how many shards these counts have other jobs' work in them.
+BESIDE = "shards_beside_other_jobs"
 MOST_LEFT = 64  # jobs whose counters nobody came for: cancelled ones
 
 
@@ -58,12 +60,14 @@ class Meters:
     def __init__(self) -> None:
         self._at_work: dict[str, set[int]] = {}  # sources by job
         self._since: dict[str, Counters] = {}
+        self._beside: set[str] = set()  # jobs that had company since they were last asked
         self._left: OrderedDict[str, Counters] = OrderedDict()  # of jobs that are not at work now
 
     def join(self, job: str, source: int, now: Counters) -> None:
         if job not in self._at_work:
             self._at_work[job], self._since[job] = set(), now
         self._at_work[job].add(source)
+        self._note_company()
 
     def leave(self, job: str, source: int, now: Counters) -> None:
         at_work = self._at_work.get(job, set())
@@ -74,7 +78,8 @@ class Meters:
             del self._at_work[job]
             self._left[job] = added(self._left.get(job, {}), added(now, self._since.pop(job), -1))
             while len(self._left) > MOST_LEFT:
-                self._left.popitem(last=False)
+                forgotten, _ = self._left.popitem(last=False)
+                self._beside.discard(forgotten)
 
     def take(self, job: str, now: Counters) -> Counters:
         """What came together since the last call for this job."""
@@ -82,9 +87,18 @@ class Meters:
         if job in self._at_work:
             counted = added(counted, added(now, self._since[job], -1))
             self._since[job] = now
+        if job in self._beside:
+            self._beside.remove(job)
+            counted = added(counted, {BESIDE: 1})
+        self._note_company()
         return counted
+
+    def _note_company(self) -> None:
+        if len(self._at_work) > 1:
+            self._beside |= self._at_work.keys()
 
     def restart(self) -> None:
         """The engine is gone, and the next one counts from zero."""
         self._at_work.clear()
         self._since.clear()
+        self._beside.clear()

@@ -13,10 +13,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from db.shards import Beat
 
 log = structlog.get_logger()
+MOST_SECONDS = 2.0  # a cancelled or paused job should not go on for a third of a long lease
 
 
 class Heartbeat:
-    """`with Heartbeat(beat, lease_seconds) as heart:` calls `beat` every third of the lease.
+    """`with Heartbeat(beat, lease_seconds) as heart:` calls `beat` every third of the lease, or every two seconds.
 
     `verdict` is the latest answer; after one that is not OK there are no more beats. A database that is away is no
     verdict: as long as nobody else has taken the lease, work that is done counts.
@@ -24,7 +25,7 @@ class Heartbeat:
 
     def __init__(self, beat: Callable[[], Beat], lease_seconds: float) -> None:
         self._beat = beat
-        self._pause = lease_seconds / 3
+        self._pause = min(lease_seconds / 3, MOST_SECONDS)
         self._left = threading.Event()
         self._context = structlog.contextvars.get_contextvars()
         self._thread = threading.Thread(target=self._loop, name="heartbeat", daemon=True)

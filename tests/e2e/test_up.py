@@ -66,6 +66,13 @@ def test_jobs_from_the_command_line(
     fetched = nightmill("results", job_id, "--output", tmp_path / "fetched")
     assert fetched.returncode == 0
     assert (tmp_path / "fetched" / "_SUCCESS").exists()
+    retried = nightmill("retry", job_id)
+    assert nightmill("watch", retried.stdout.strip()).returncode == 1  # The row without a text has none now either.
+    again = json.loads(nightmill("status", retried.stdout.strip(), "--json").stdout)
+    assert (again["retry_of"], again["counts"]["total"], again["error"]["code"]) == (job_id, 1, "no_row_succeeded")
+    for command in ("pause", "resume"):
+        refused = nightmill(command, job_id)
+        assert (refused.returncode, f"it cannot be {command}d" in refused.stderr) == (2, True), refused.stderr
     cancelled = nightmill("cancel", job_id)
     assert (cancelled.returncode, "can no longer be cancelled" in cancelled.stderr) == (2, True)
 

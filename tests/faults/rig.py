@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
+from sqlalchemy.exc import SQLAlchemyError
 
 from db.models import Job
 from db.settings import Settings
@@ -95,14 +96,20 @@ class Rig:
         return Counter(int(line[1]) for line in lines if len(line) == 2 and line[0] == job_id)
 
     def wait(self, job_id: str = "job", seconds: float = 180.0) -> Job:
-        eventually(lambda: self.office.job(job_id).status.terminal, f"{job_id} ends", seconds)
+        eventually(lambda: self._ended(job_id), f"{job_id} ends", seconds)
         return self.office.job(job_id)
+
+    def _ended(self, job_id: str) -> bool:
+        try:
+            return self.office.job(job_id).status.terminal
+        except SQLAlchemyError:  # the database may be away
+            return False
 
     def wait_rows(self, count: int, job_id: str = "job", seconds: float = 120.0) -> None:
         eventually(lambda: self.done(job_id) >= count, f"{count} rows of {job_id} are computed", seconds)
 
     def check(self, num_rows: int, job_id: str = "job") -> Outcome:
-        """Every row of a completed job against the answer that it must have."""
+        """Every row of a completed job, in `job_id`-out, against the answer that it must have."""
         expected = [f"{job_id} row {i}".upper() for i in range(num_rows)]
         table = read(self.home / f"{job_id}-out")
         seen = Counter(table["id"].to_pylist())

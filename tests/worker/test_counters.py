@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.worker.fakes import FakeEngine
-from worker.counters import Meters, added, counters_of, shown
+from worker.counters import BESIDE, Meters, added, counters_of, shown
 
 
 def test_counters_of_an_engine() -> None:
@@ -35,13 +35,16 @@ def test_a_job_alone() -> None:
     assert meters.take("a", {"steps": 20}) == {}
 
 
-def test_jobs_at_once_are_given_the_same_work() -> None:
+def test_jobs_at_once_are_given_the_same_work_and_told_so() -> None:
     meters = Meters()
     meters.join("a", 1, {})
     meters.join("b", 2, {"steps": 4})
     meters.leave("a", 1, {"steps": 6})
     meters.leave("b", 2, {"steps": 9})
-    assert (meters.take("a", {}), meters.take("b", {})) == ({"steps": 6}, {"steps": 5})
+    beside = {BESIDE: 1}
+    assert (meters.take("a", {}), meters.take("b", {})) == ({"steps": 6, **beside}, {"steps": 5, **beside})
+    meters.join("b", 3, {"steps": 9})
+    assert meters.take("b", {"steps": 10}) == {"steps": 1}
 
 
 def test_a_new_engine_counts_from_zero() -> None:
