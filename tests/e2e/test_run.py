@@ -27,7 +27,7 @@ def test_generate(nightmill: CommandLine, table: Path, tmp_path: Path) -> None:
     done = nightmill("run", table, *SHOUT, "--output", output, "--shard-rows", "64")
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in output.iterdir()) == [
-        "_SUCCESS", "_manifest.json", *(f"part-0000{i}.parquet" for i in range(4))
+        "_SUCCESS", "_errors", "_manifest.json", *(f"part-0000{i}.parquet" for i in range(4))
     ]  # fmt: skip
     result = read(output)
     assert result.column_names == ["id", "text", *ADDED]
