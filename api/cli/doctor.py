@@ -6,25 +6,25 @@ from typing import Annotated
 
 import typer
 
-from api.checks import State, checks
 from api.cli.friendly import EPILOG, friendly, out
 from api.cli.run import Exit
 from db.settings import Settings
 
 app = typer.Typer()
-MARKS = {State.OK: ("ok", "green"), State.WARNING: ("warning", "bold yellow"), State.ERROR: ("error", "bold red")}
+STYLES = {"ok": "green", "warning": "bold yellow", "error": "bold red"}
 
 
 @app.command(epilog=EPILOG)
 @friendly
 def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
     """Check processor, compiler, memory, disk, model, database, broker and GPU; exit with 4 if jobs cannot run."""
+    from api.checks import State, checks  # Imported where used: a fifth of the other commands' start.
+
     found = []
     for check in checks(Settings()):
         found.append(check)
         if not json:
-            word, style = MARKS[check.state]
-            out.print(f"{word:8}", style=style, end="")
+            out.print(f"{check.state.value:8}", style=STYLES[check.state], end="")
             out.print(f"{check.name:12} {check.found}", markup=False, highlight=False, soft_wrap=True)
             if check.advice:
                 out.print(f"{'':8}{'':12} -> {check.advice}", markup=False, highlight=False, soft_wrap=True)

@@ -127,7 +127,7 @@ def test_the_command(state: State, status: int, monkeypatch: pytest.MonkeyPatch)
         yield Check("disk", State.OK, "[much]")
         yield Check("thing", state, "as it is", "do this")
 
-    monkeypatch.setattr("api.cli.doctor.checks", fake)
+    monkeypatch.setattr(checks, "checks", fake)
     text = CliRunner().invoke(app, ["doctor"])
     assert text.exit_code == status
     assert [line.split() for line in text.stdout.splitlines()] == [
