@@ -83,7 +83,11 @@ def machine_checks(found: dict[str, Any] | str) -> Iterator[Check]:
             advice += "; install a C++ compiler: apt install g++, or dnf install gcc-c++"
         yield Check("native code", State.WARNING, found["native"], advice)
     gpus = ", ".join(found["gpus"])
-    yield Check("GPU", State.OK, f"{gpus} (not used yet)" if gpus else "none; the CPU computes")
+    yield Check(
+        "GPU",
+        State.OK,
+        f"{gpus} (the engine can compute on it; jobs run on the CPU so far)" if gpus else "none; the CPU computes",
+    )
 
 
 def memory(settings: Settings, available: Callable[[], int | None] | None = None) -> Check:

@@ -8,11 +8,12 @@ from collections.abc import Sequence as Items
 import torch
 
 from engine.admission import Admission
-from engine.batch import Batch, Sampled, Slice
+from engine.batch import Sampled, Slice
 from engine.blocks import BlockPool
 from engine.cache import KVCache
 from engine.choice import choice_of
 from engine.clock import Clock
+from engine.computation import Computation
 from engine.config import EngineConfig
 from engine.counters import Counters
 from engine.drafter import Speculation
@@ -25,7 +26,7 @@ from engine.outputs import completion, refusal
 from engine.parallel import Team
 from engine.request import FinishReason, Output, Request
 from engine.runners import runner_of
-from engine.sampler import Sampler, settle
+from engine.sampler import Sampler
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.stats import EngineStats
@@ -74,18 +75,18 @@ class Engine:
             grammars=grammars,
         )
         self._scheduler = Scheduler(config, self._pool)
-        runner = runner_of(model, cache, config)
-        self._team = team
-        self._runner = runner if team is None else team.lead(runner)
-        choice = choice_of(config)
-        self._sampler = Sampler(choice)
         self._stops = Stops(token_bytes)
-        self._masks = Masks(grammars, model.config.vocab_size, choice) if grammars is not None else None
         self._speculation = speculation
         self._sequences: dict[Hashable, Sequence] = {}  # in flight, by request id
         self._due: list[Sequence] = []  # ended outside a step; their outputs come out of the next
         self._counters = Counters()
         self._clock = Clock()
+        runner, choice = runner_of(model, cache, config), choice_of(config)
+        masks = Masks(grammars, model.config.vocab_size, choice) if grammars is not None else None
+        self._team = team
+        self._computation = Computation(
+            runner if team is None else team.lead(runner), Sampler(choice), masks, self._clock, self._counters
+        )
 
     @property
     def has_room(self) -> bool:
@@ -132,7 +133,7 @@ class Engine:
         batch = self._scheduler.schedule()
         clock.lap("schedule")
         if batch.slices:
-            settled = zip(batch.slices, batch.num_logits, self._compute(batch), strict=True)
+            settled = zip(batch.slices, batch.num_logits, self._computation.run(batch), strict=True)
             ready = [piece.sequence for piece, count, sampled in settled if self._advance(piece, count, sampled)]
             ended = self._scheduler.update(batch)
             for sequence in ended:
@@ -190,11 +191,9 @@ class Engine:
 
     def close(self) -> None:
         """Let go of the model and the cache. The engine cannot be used afterwards."""
-        del self._runner
+        self._computation.close()
         if self._team is not None:
             self._team.close()
-        if self._masks is not None:
-            self._masks.close()
 
     def _begin(self, sequence: Sequence) -> None:
         """Put what the format forces at the very beginning behind the prompt, so that one pass computes both."""
@@ -204,31 +203,6 @@ class Engine:
             self._counters.output_tokens += committed
         elif self._speculation is not None:
             self._speculation.propose([sequence], Load(max(self._scheduler.num_running, 1), self._token_budget))
-
-    def _compute(self, batch: Batch) -> list[Sampled]:
-        """Run the model, beside it work out what formats allow, and choose."""
-        clock = self._clock
-        pending = self._masks.start(batch) if self._masks is not None else None
-        clock.lap("masks")
-        inputs = self._runner.prepare(batch)
-        clock.lap("inputs")
-        hidden = self._runner.run(inputs)
-        clock.lap("model")
-        masks = None
-        if pending is not None:
-            masks, seconds = pending.wait()
-            self._counters.mask_seconds += seconds
-            clock.lap("masks")
-        if all(piece.sequence.plain for piece in batch.slices):
-            most, tokens = self._runner.largest(hidden, masks)
-            clock.lap("model")
-            sampled = settle(most, tokens, batch)
-        else:
-            logits = self._runner.logits(hidden, masks)
-            clock.lap("model")
-            sampled = self._sampler.sample(logits, batch)
-        clock.lap("sample")
-        return sampled
 
     def _advance(self, piece: Slice, num_logits: int, sampled: Sampled) -> bool:
         """Settle one slice of a computed batch. Returns whether its output grew and goes on."""

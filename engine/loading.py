@@ -61,7 +61,7 @@ def load(path: Path, config: EngineConfig, *, draft: Path | None = None, costs: 
 def _load(
     path: Path, config: EngineConfig, draft: Path | None, costs: StepCosts | None, team: Team | None
 ) -> LoadedModel:
-    log.info("dtype=%s on %s", config.dtype, Machine.here())
+    log.info("dtype=%s, device=%s, on %s", config.dtype, config.device, Machine.here())
     model = load_model(path, config.dtype, config.device, ranks=None if team is None else team.ranks)
     tokenizer = load_tokenizer(path)
     eos_token_ids = tokenizer.eos_token_ids | model.config.eos_token_ids

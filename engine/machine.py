@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from engine.dtypes import DTYPES
 from kernels import native
 from kernels.native.compiler import cpu_features
 
 # What any of the native code's paths asks for, in the words of /proc/cpuinfo, the oldest first.
 LOOKED_FOR = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx_vnni", "avx512_vnni", "avx512_bf16")
 UNUSED = ("amx_tile", "amx_int8", "amx_bf16")  # the machine may have them; no code of ours asks for them
+FORMATS = ("fp32", "bf16", "int8")  # of weights on a CPU
 WIDE = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 
 
@@ -43,7 +43,7 @@ class Machine:
             features=tuple(name for name in LOOKED_FOR if name in features),
             unused_features=tuple(name for name in UNUSED if name in features),
             native=reason,
-            formats={name: instructions(name, features) if reason is None else "PyTorch" for name in DTYPES},
+            formats={name: instructions(name, features) if reason is None else "PyTorch" for name in FORMATS},
             auto="int8" if reason is None else "fp32",
             gpus=tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())),
         )

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from engine.dtypes import DTYPES
-from engine.machine import Machine, instructions
+from engine.machine import FORMATS, Machine, instructions
 from kernels import native
 
 WIDE = {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}
@@ -28,13 +27,13 @@ WIDE = {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}
     ],
 )
 def test_instructions(features: set[str], formats: tuple[str, ...]) -> None:
-    assert tuple(instructions(name, frozenset(features)) for name in ("fp32", "bf16", "int8")) == formats
+    assert tuple(instructions(name, frozenset(features)) for name in FORMATS) == formats
 
 
 def test_this_machine() -> None:
     machine = Machine.here()
     assert machine.native == native.reason()
-    assert set(machine.formats) == set(DTYPES)
+    assert set(machine.formats) == set(FORMATS)
     assert (machine.auto == "int8") == (machine.native is None)
     assert machine.cores >= 1
     assert str(machine).startswith(f"{machine.processor}, {machine.cores} cores, {machine.threads} threads; ")
@@ -44,4 +43,4 @@ def test_as_the_doctor_reads_it() -> None:
     done = subprocess.run([sys.executable, "-P", "-m", "worker.machine"], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     assert (found["processor"], found["cores"]) == (Machine.here().processor, Machine.here().cores)
-    assert set(found["formats"]) == set(DTYPES)
+    assert set(found["formats"]) == set(FORMATS)

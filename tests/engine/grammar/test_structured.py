@@ -169,7 +169,7 @@ def test_a_grammar_that_gives_up_is_an_error_of_its_row_alone(monkeypatch: pytes
     hard = Format("lark", f'start: {"a " * 20}\na: "x" a a | "x" | a a')  # type: ignore[arg-type]
     engine = build()
     monkeypatch.setattr(engine._admission, "_grammars", grammars())
-    engine._masks._backend = engine._admission._grammars  # type: ignore[union-attr,assignment]
+    engine._computation._masks._backend = engine._admission._grammars  # type: ignore[union-attr,assignment]
     outputs = run(
         engine,
         [
