@@ -136,7 +136,7 @@ class _FixedStep:
             self._compute(self._packed)
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):  # others may allocate
             self._hidden = self._compute(self._packed)
 
 
