@@ -15,7 +15,7 @@ class EngineConfig:
     `cache_bytes` bounds the key/value cache; `num_blocks`, when given, overrules it (tests, benchmarks).
     """
 
-    dtype: str = "fp32"  # of the weights: auto, fp32, bf16 or int8 (8-bit weights and activations)
+    dtype: str = "fp32"  # of the weights: auto, fp32, bf16; int8 (CPU), fp8 (GPU): activations too
     kv_dtype: str = "auto"  # of keys and values: auto (as the weights), fp32, bf16, int8 (CPU) or fp8 (GPU)
     device: str = "cpu"  # or cuda, cuda:N; interpret: the GPU's path in Triton's interpreter, for tests
     block_size: int = 16
@@ -31,10 +31,9 @@ class EngineConfig:
     tensor_parallel: int = 1  # processes that share one model: GPUs, where it runs on these
 
     def __post_init__(self) -> None:
-        if self.dtype not in ("auto", "fp32", "bf16", "int8"):
-            raise InvalidRequest("dtype", self.dtype, "must be auto, fp32, bf16 or int8")
-        if self.kv_dtype not in ("auto", "fp32", "bf16", "int8", "fp8"):
-            raise InvalidRequest("kv_dtype", self.kv_dtype, "must be auto, fp32, bf16, int8 or fp8")
+        for name in ("dtype", "kv_dtype"):
+            if getattr(self, name) not in ("auto", "fp32", "bf16", "int8", "fp8"):
+                raise InvalidRequest(name, getattr(self, name), "must be auto, fp32, bf16, int8 or fp8")
         if not re.fullmatch(r"cpu|interpret|cuda(:\d+)?", self.device):
             raise InvalidRequest("device", self.device, "must be cpu, cuda, cuda:N or interpret")
         for name in ("block_size", "cache_bytes", "max_sequences", "token_budget", "max_draft", "tensor_parallel"):

@@ -13,20 +13,29 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8, "fp
 
 
 def weight_dtype(name: str, device: str = "cpu") -> torch.dtype:
-    """What weights are kept in: int8 stands for 8-bit weights and activations (W8A8).
+    """What weights are kept in: int8 and fp8 stand for 8-bit weights and activations (W8A8).
 
-    `auto` is the fastest that costs next to no quality. Raises InvalidRequest for an unknown name, and for int8 on a
-    GPU.
+    `auto` is the fastest that costs next to no quality. Raises InvalidRequest for an unknown name, for int8 on a GPU
+    and for fp8 elsewhere.
     """
     if name == "auto":
         if device.startswith("cuda"):
             return torch.bfloat16
         return torch.int8 if device == "cpu" and native.available() else torch.float32
-    if name not in DTYPES or name == "fp8":
-        raise InvalidRequest("dtype", name, "must be one of auto, fp32, bf16, int8")
+    if name not in DTYPES:
+        raise InvalidRequest("dtype", name, f"must be one of auto, {', '.join(DTYPES)}")
+    if name == "fp8" and not uses_kernels(device):
+        raise InvalidRequest("dtype", name, "needs a GPU")
     if name == "int8" and uses_kernels(device):
-        raise InvalidRequest("dtype", name, "is for CPUs; a GPU computes in bf16 or fp32")
+        raise InvalidRequest("dtype", name, "is for CPUs; a GPU computes in bf16, fp8 or fp32")
     return DTYPES[name]
+
+
+def products_dtype(weights: torch.dtype, device: str) -> torch.dtype:
+    """What lies between the products of a model in PyTorch or on a GPU, by what its weights are kept in."""
+    if weights == torch.float8_e4m3fn:
+        return torch.bfloat16 if device.startswith("cuda") else torch.float32
+    return torch.float32 if weights == torch.int8 else weights
 
 
 def cache_dtype(config: EngineConfig) -> torch.dtype:
@@ -41,6 +50,6 @@ def cache_dtype(config: EngineConfig) -> torch.dtype:
             raise InvalidRequest("kv_dtype", config.kv_dtype, "needs a GPU")
         return DTYPES[config.kv_dtype]
     dtype = weight_dtype(config.dtype, config.device)
-    if dtype == torch.int8 and not (config.device == "cpu" and native.available()):
-        return torch.float32
-    return dtype
+    if dtype == torch.int8 and native.available():
+        return dtype
+    return products_dtype(dtype, config.device)

@@ -126,6 +126,11 @@ def quantise_rows_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
     return values.clamp(-448.0, 448.0).to(torch.float8_e4m3fn), most / 448.0
 
 
+def fp8_linear(values: Tensor, scales: Tensor, weight: Tensor, weight_scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows [T, K] and weight [N, K] in fp8, with scales [T, 1] and [N, 1] -> their product [T, N] in `dtype` (W8A8)."""
+    return ((values.float() @ weight.float().t()) * (scales * weight_scales.t())).to(dtype)
+
+
 def gumbel_sample(
     logits: Tensor, temperatures: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, noise: Tensor
 ) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engine.models.config import ModelConfig
 from kernels.quantised import int8_linear, quantise_rows, spread, spread_weights
+from kernels.reference import quantise_rows_fp8
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +27,54 @@ class Int8Matrix:
         return cls(*quantise_rows(spread_weights(matrix) if spread else matrix), spread)
 
 
-M = TypeVar("M", Tensor, Int8Matrix)
+@dataclass(frozen=True, slots=True)
+class Fp8Matrix:
+    """A matrix [out, in] in fp8 e4m3, each row with a scale of its own. For GPUs."""
+
+    values: Tensor  # [out, in] float8_e4m3fn
+    scales: Tensor  # [out, 1] fp32
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> Fp8Matrix:
+        return cls(*quantise_rows_fp8(matrix))
 
 
-def linear(x: Tensor, matrix: Tensor | Int8Matrix, bias: Tensor | None = None) -> Tensor:
-    """x [T, in] times the matrix's transpose, plus bias -> [T, out]. With int8 the rows of x are quantised too."""
+@dataclass(frozen=True, slots=True)
+class Fp8Rows:
+    """Rows that were quantised where they came from."""
+
+    values: Tensor  # [T, in] float8_e4m3fn
+    scales: Tensor  # [T, 1] fp32
+    dtype: torch.dtype  # of products with them
+
+
+M = TypeVar("M", Tensor, Int8Matrix, Fp8Matrix)
+Matrix = Tensor | Int8Matrix | Fp8Matrix
+Rows = Tensor | Fp8Rows
+
+
+def linear(x: Rows, matrix: Matrix, bias: Tensor | None = None) -> Tensor:
+    """x [T, in] times the matrix's transpose, plus bias -> [T, out]. For int8 and fp8 rows of x are quantised too."""
+    if isinstance(matrix, Fp8Matrix):
+        return _fp8_linear(x, matrix, bias)
+    assert isinstance(x, Tensor), "rows in fp8 come to matrices in fp8"
     if isinstance(matrix, Tensor):
         return F.linear(x, matrix, bias)
     product = int8_linear(spread(x) if matrix.spread else x, matrix.values, matrix.scales)
     return product if bias is None else product + bias
 
 
-def lookup(ids: Tensor, matrix: Tensor | Int8Matrix) -> Tensor:
-    """Rows [T, in] of a matrix."""
+def _fp8_linear(x: Rows, matrix: Fp8Matrix, bias: Tensor | None) -> Tensor:
+    from kernels.gpu.matmul import fp8_linear  # imports Triton, which not every machine has
+
+    rows = x if isinstance(x, Fp8Rows) else Fp8Rows(*quantise_rows_fp8(x), x.dtype)
+    product = fp8_linear(rows.values, rows.scales, matrix.values, matrix.scales, rows.dtype)
+    return product if bias is None else product + bias
+
+
+def lookup(ids: Tensor, matrix: Matrix) -> Tensor:
+    """Rows [T, in] of a matrix, which is not in fp8."""
+    assert not isinstance(matrix, Fp8Matrix), "embeddings are kept as they are"
     if isinstance(matrix, Tensor):
         return F.embedding(ids, matrix)
     rows = matrix.values[ids] * matrix.scales[ids]
@@ -64,10 +100,10 @@ class LayerWeights(Generic[M]):
 class Weights(Generic[M]):
     """A whole model. With tied embeddings, lm_head is the embedding."""
 
-    embedding: M  # [vocab, hidden]
+    embedding: M | Tensor  # [vocab, hidden]
     layers: tuple[LayerWeights[M], ...]
     norm: Tensor  # [hidden]
-    lm_head: M  # [vocab, hidden]
+    lm_head: M | Tensor  # [vocab, hidden]
 
     @staticmethod
     def allocate(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights[Tensor]:
@@ -109,6 +145,10 @@ class Weights(Generic[M]):
                 views[f"model.layers.{i_layer}.{name}"] = view
         return views
 
+    def in_fp8(self: Weights[Tensor]) -> Weights[Fp8Matrix]:
+        """The same model with its layers' matrices in fp8; embedding and language-model head stay as they are."""
+        return Weights(self.embedding, tuple(map(_in_fp8, self.layers)), self.norm, self.lm_head)
+
     def quantised(self: Weights[Tensor]) -> Weights[Int8Matrix]:
         """The same model with 8-bit matrices; norms and biases stay as they are."""
         layers = tuple(
@@ -128,6 +168,20 @@ class Weights(Generic[M]):
         embedding = Int8Matrix.of(self.embedding)
         lm_head = embedding if self.lm_head is self.embedding else Int8Matrix.of(self.lm_head)
         return Weights(embedding, layers, self.norm, lm_head)
+
+
+def _in_fp8(layer: LayerWeights[Tensor]) -> LayerWeights[Fp8Matrix]:
+    return LayerWeights(
+        attention_norm=layer.attention_norm,
+        qkv=Fp8Matrix.of(layer.qkv),
+        qkv_bias=layer.qkv_bias,
+        query_norm=layer.query_norm,
+        key_norm=layer.key_norm,
+        output=Fp8Matrix.of(layer.output),
+        mlp_norm=layer.mlp_norm,
+        gate_up=Fp8Matrix.of(layer.gate_up),
+        down=Fp8Matrix.of(layer.down),
+    )
 
 
 def _layer_views(layer: LayerWeights[Tensor], config: ModelConfig) -> dict[str, Tensor]:

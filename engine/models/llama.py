@@ -11,11 +11,13 @@ from torch import Tensor
 from engine.cache import KVCache
 from engine.inputs import Inputs
 from engine.models.config import ModelConfig
-from engine.models.layers import Int8Matrix, LayerWeights, Weights, linear, lookup
+from engine.models.layers import Fp8Matrix, Int8Matrix, LayerWeights, Rows, Weights, linear, lookup
 from engine.models.ops import Layer, Ops, TorchOps
 from engine.models.rope import frequencies
 from engine.ranks import Alone, Combine
 from kernels.reference import rope_table
+
+AnyLayer = LayerWeights[Tensor] | LayerWeights[Int8Matrix] | LayerWeights[Fp8Matrix]
 
 
 class Llama:
@@ -24,7 +26,7 @@ class Llama:
     def __init__(
         self,
         config: ModelConfig,
-        weights: Weights[Tensor] | Weights[Int8Matrix],
+        weights: Weights[Tensor] | Weights[Int8Matrix] | Weights[Fp8Matrix],
         ops: Ops | None = None,
         combine: Combine | None = None,
     ) -> None:
@@ -45,15 +47,16 @@ class Llama:
         dtype = weights.norm.dtype  # what lies between the products
         rotation = rope_table(inputs.positions, self._frequencies, dtype)
         plan = ops.plan(inputs, cache, self.config, dtype)
-        residual = lookup(inputs.token_ids, weights.embedding)
-        normed = ops.rms_norm(residual, weights.layers[0].attention_norm, self.config.rms_eps)
-        next_norms = [layer.attention_norm for layer in weights.layers[1:]] + [weights.norm]
-        layers: Sequence[LayerWeights[Tensor] | LayerWeights[Int8Matrix]] = weights.layers
-        for i_layer, (layer, next_norm) in enumerate(zip(layers, next_norms, strict=True)):
-            attended = self._attention(layer, normed, rotation, cache.layer(i_layer), plan)
-            normed, residual = ops.add_rms_norm(attended, residual, layer.mlp_norm, self.config.rms_eps)
-            mixed = self._combine.sum(linear(ops.silu_and_mul(linear(normed, layer.gate_up)), layer.down))
-            normed, residual = ops.add_rms_norm(mixed, residual, next_norm, self.config.rms_eps)
+        mixed = lookup(inputs.token_ids, weights.embedding)
+        residual: Tensor | None = None
+        layers: Sequence[AnyLayer] = weights.layers
+        for i_layer, layer in enumerate(layers):
+            rows, residual = ops.normed_rows(mixed, residual, layer.attention_norm, self.config.rms_eps)
+            attended = self._attention(layer, rows, rotation, cache.layer(i_layer), plan)
+            rows, residual = ops.normed_rows(attended, residual, layer.mlp_norm, self.config.rms_eps)
+            mixed = self._combine.sum(linear(ops.mixed_rows(linear(rows, layer.gate_up)), layer.down))
+        assert residual is not None, "a model has layers"
+        normed, _ = ops.add_rms_norm(mixed, residual, weights.norm, self.config.rms_eps)
         return normed[inputs.logit_rows]
 
     @torch.no_grad()
@@ -63,16 +66,17 @@ class Llama:
 
     def _attention(
         self,
-        layer: LayerWeights[Tensor] | LayerWeights[Int8Matrix],
-        x: Tensor,
+        layer: AnyLayer,
+        rows: Rows,
         rotation: tuple[Tensor, Tensor],
         layer_cache: Layer,
         plan: Any,
     ) -> Tensor:
-        """Attention of x [T, hidden] -> [T, hidden]; writes this step's keys and values into the layer's cache."""
+        """Attention of rows [T, hidden] -> [T, hidden]; writes this step's keys and values into the layer's cache."""
         config = self.config
         heads = [config.num_heads, config.num_kv_heads]
-        qkv = linear(x, layer.qkv, layer.qkv_bias).view(x.shape[0], -1, config.head_dim)
+        qkv = linear(rows, layer.qkv, layer.qkv_bias)
+        qkv = qkv.view(qkv.shape[0], -1, config.head_dim)
         query_key, value = torch.split(qkv, [sum(heads), config.num_kv_heads], dim=1)
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = torch.split(query_key, heads, dim=1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.devices import torch_device, uses_kernels
-from engine.dtypes import weight_dtype
+from engine.dtypes import products_dtype, weight_dtype
 from engine.errors import ModelError
 from engine.gguf_file import GGUFFile
 from engine.models import gguf_model, hugging_face
@@ -19,7 +19,7 @@ from engine.models.layers import Weights
 from engine.models.llama import Llama
 from engine.models.model import Model
 from engine.models.native import NativeLlama
-from engine.models.ops import Ops, TorchOps
+from engine.models.ops import TorchOps
 from engine.models.weights import checked
 from engine.ranks import Ranks
 from kernels import native
@@ -37,8 +37,7 @@ def load_model(
     `ranks`: only this rank's part is loaded, and computed with the others.
 
     Raises ModelError for files that are missing, damaged or do not fit together, and UnsupportedModel for what is not
-    supported; both name it. InvalidRequest for an unknown dtype, or where the model
-    cannot be split.
+    supported; both name it. InvalidRequest for an unknown dtype, or where the model cannot be split.
     """
     number_format = weight_dtype(dtype, device)
     config, tensors = _open(path)
@@ -50,20 +49,17 @@ def load_model(
             return NativeLlama.of(config, tensors, number_format)
         log.warning("native code is not used, so this will be several times slower: %s", reason)
     own = config if ranks is None else ranks.part_of(config)
-    int8 = number_format == torch.int8
-    weights = Weights.allocate(own, torch.float32 if int8 else number_format, torch_device(device))
+    between = products_dtype(number_format, device)
+    weights = Weights.allocate(own, between, torch_device(device))
     views = weights.by_name(own)
     for name, tensor in tensors:
         views[name].copy_(tensor if ranks is None else ranks.part(name, tensor))
-    return Llama(own, weights.quantised() if int8 else weights, _ops(device), ranks)
-
-
-def _ops(device: str) -> Ops:
     if not uses_kernels(device):
-        return TorchOps()
+        return Llama(own, weights.quantised() if number_format == torch.int8 else weights, TorchOps(), ranks)
     from engine.models.gpu_ops import GpuOps  # imports Triton, which not every machine has
 
-    return GpuOps()
+    fp8 = number_format == torch.float8_e4m3fn
+    return Llama(own, weights.in_fp8() if fp8 else weights, GpuOps(fp8=fp8), ranks)
 
 
 def _open(path: Path) -> tuple[ModelConfig, Iterator[tuple[str, Tensor]]]:

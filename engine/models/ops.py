@@ -10,6 +10,7 @@ from torch import Tensor
 from engine.cache import KVCache
 from engine.inputs import Inputs
 from engine.models.config import ModelConfig
+from engine.models.layers import Rows
 from kernels import cpu, reference
 
 
@@ -18,7 +19,14 @@ class Ops(Protocol):
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
-    def silu_and_mul(self, gate_up: Tensor) -> Tensor: ...
+    def normed_rows(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Rows, Tensor]:
+        """(the norm of x + residual as its matrix takes it, x + residual). Without a residual the sum is x."""
+        ...
+
+    def mixed_rows(self, gate_up: Tensor) -> Rows:
+        """silu_and_mul as its matrix takes it."""
+        ...
+
     def rope(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor: ...
 
     def plan(self, inputs: Inputs, cache: KVCache, config: ModelConfig, dtype: torch.dtype) -> Any:
@@ -38,8 +46,13 @@ class TorchOps:
 
     rms_norm = staticmethod(reference.rms_norm)
     add_rms_norm = staticmethod(reference.add_rms_norm)
-    silu_and_mul = staticmethod(reference.silu_and_mul)
+    mixed_rows = staticmethod(reference.silu_and_mul)
     rope = staticmethod(reference.rope)
+
+    def normed_rows(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Rows, Tensor]:
+        if residual is None:
+            return reference.rms_norm(x, weight, eps), x
+        return reference.add_rms_norm(x, residual, weight, eps)
 
     def plan(self, inputs: Inputs, cache: KVCache, config: ModelConfig, dtype: torch.dtype) -> cpu.AttentionPlan:
         return cpu.AttentionPlan.of(

@@ -24,9 +24,9 @@ ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results"
 # Stage -> its limit in seconds; together 540.
 STAGES = {
-    "ceilings": 30,
+    "ceilings": 25,
     "correctness": 55,
-    "bandwidth": 60,
+    "bandwidth": 50,
     "invariance": 20,
     "engine_8b": 130,
     "engine_1b": 45,
@@ -34,7 +34,7 @@ STAGES = {
     "verify_table": 35,
     "oracle": 30,
     "structured": 30,
-    "formats": 25,
+    "formats": 40,
 }
 REDUCED_LIMIT = 300
 # Split-K, which needs the workspace, makes a product's bits depend on its number of rows.

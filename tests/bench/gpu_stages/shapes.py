@@ -29,7 +29,7 @@ def shape(name: str, vocab_size: int | None = None) -> ModelConfig:
     )  # fmt: skip
 
 
-def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Llama:
+def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype, *, fp8: bool = False) -> Llama:
     """Weights that keep activations of unit size, so that logits differ and nothing overflows."""
     weights = Weights.allocate(config, dtype, device)
     generator = torch.Generator(device).manual_seed(0)
@@ -38,7 +38,7 @@ def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype) 
             view.fill_(1.0)
         else:
             view.normal_(0.0, view.shape[-1] ** -0.5, generator=generator)
-    return Llama(config, weights, GpuOps())
+    return Llama(config, weights.in_fp8() if fp8 else weights, GpuOps(fp8=fp8))
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,9 @@ class Place:
     def dtype(self) -> torch.dtype:
         return torch.float32 if self.reduced else torch.bfloat16
 
-    def model(self, name: str, vocab_size: int | None = None) -> Llama:
-        return random_model(shape("tiny" if self.reduced else name, vocab_size), self.device, self.dtype)
+    def model(self, name: str, vocab_size: int | None = None, *, fp8: bool = False) -> Llama:
+        config = shape("tiny" if self.reduced else name, vocab_size)
+        return random_model(config, self.device, self.dtype, fp8=fp8)
 
     def engine(self, model: Llama, **options: object) -> Engine:
         """With room for what the stages run, unless `options` say otherwise."""
