@@ -70,6 +70,13 @@ class Settings(BaseSettings):
         default=4, ge=1, description="Task threads of a worker: shards whose rows share the engine."
     )
 
+    results_bytes: int = Field(
+        default=1 << 30,
+        ge=0,
+        description="Disk for answers that later jobs take over when a row is the same, in bytes; 0: none are kept.",
+    )
+    results_days: int = Field(default=30, ge=1, description="Days after which an unused answer is forgotten.")
+
     model: str = Field(default="smollm2-135m", description="Model of jobs that name none.")
     engine_dtype: Literal["auto", "fp32", "bf16", "int8"] = Field(
         default="fp32",
@@ -130,6 +137,10 @@ class Settings(BaseSettings):
     @property
     def uploads(self) -> Path:
         return self.home / "uploads"
+
+    @property
+    def results(self) -> Path:
+        return self.home / "results" / "results.db"
 
     @property
     def models(self) -> Path:

@@ -171,6 +171,11 @@ class JobSpec(Spec):
         default="error",
         description="What happens to a row too long for the model: an error row, or its text cut at the named place.",
     )
+    reuse: bool = Field(
+        default=True,
+        description="Compute rows that must have the same answer once, and take answers over from earlier jobs. Rows "
+        "sampled without a seed are always computed.",
+    )
     max_rows: int | None = Field(default=None, ge=1, description="Take only the first rows of the input.")
     shard_rows: int | None = Field(
         default=None, ge=1, le=1_000_000, description="Rows of a shard; none: the setting's."

@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import time
+from importlib.metadata import version
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +20,11 @@ from celery import Celery, signals
 
 from db.session import connect, migrate, session_factory
 from db.settings import Settings
+from engine.dtypes import weight_dtype
 from worker import log as logs
 from worker.models import load_model
 from worker.process import Process
+from worker.results import Results
 from worker.runner import Runner
 from worker.sweep import Sweeper
 from worker.tasks import QUEUE, register, sender
@@ -90,7 +93,13 @@ class WorkerApp:
         keep_memory_flat()
         database = connect(settings.database)
         migrate(database)
-        runner = Runner(lambda name: load_model(name, settings), settings.hang_seconds, leave)
+        runner = Runner(
+            lambda name: load_model(name, settings),
+            settings.hang_seconds,
+            leave,
+            earlier_results(settings),
+            f"{version('nightmill')} {weight_dtype(settings.engine_dtype)} {settings.engine_kv_dtype}",
+        )
         owner = f"{socket.gethostname()}:{os.getpid()}"
         self._process = Process(settings, session_factory(database), runner, sender(self.celery), owner)
         self._sweeper = Sweeper(self._process)
@@ -110,6 +119,13 @@ class WorkerApp:
             self._sweeper.stop()
             self._process.runner.close()
         log.info("worker ended")
+
+
+def earlier_results(settings: Settings) -> Results:
+    if settings.engine_factory:  # answers of an engine that is not ours
+        return Results(None)
+    path = settings.results if settings.results_bytes else None
+    return Results(path, max_bytes=settings.results_bytes, keep_days=settings.results_days)
 
 
 def leave() -> None:

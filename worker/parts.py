@@ -48,6 +48,7 @@ class Tally:
         self._errors: Counter[str] = Counter()
         self.progress = Progress()
         self.engine: Counters = {}
+        self.rows_reused = 0  # answered by an identical row's answer
 
     def add(self, result: Result) -> None:
         failed = result.error is not None
@@ -68,7 +69,8 @@ class Tally:
 
     @property
     def counts(self) -> Counts:
-        return Counts(self.progress, dict(sorted(self._errors.items())), self.engine)
+        engine = {**self.engine, "rows_reused": self.rows_reused}
+        return Counts(self.progress, dict(sorted(self._errors.items())), engine)
 
 
 def part_name(index: int) -> str:

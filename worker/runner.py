@@ -1,8 +1,9 @@
 """Runner: the process's one engine thread, shared by the task threads.
 
 The engine thread takes the next request, round-robin over the tasks, only when the engine has room. So the next
-shard's rows fill this shard's tail, and memory stays bounded whatever the size of the job. One model is loaded at a
-time; who asks for another one waits until the tasks before it are done, in order of arrival, so that neither starves.
+shard's rows fill this shard's tail, and memory stays bounded whatever the size of the job. Requests that must have the
+same answer are computed once (worker.twins). One model is loaded at a time; who asks for another one waits until the
+tasks before it are done, in order of arrival, so that neither starves.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from engine.request import Output, Request
 from worker.alone import Alone
 from worker.counters import Counters, Meters, counters_of
 from worker.open_model import OpenModel
+from worker.results import Results
 from worker.sources import POLL_SECONDS, EngineFailed, Source, Stop, Stopped, refusal
 from worker.turns import Ticket, Turns
+from worker.twins import Twins
 from worker.watchdog import Watchdog
 
 log = structlog.get_logger()
@@ -36,12 +39,17 @@ class Runner:
         load: Callable[[str], LoadedModel],
         hang_seconds: float = math.inf,
         on_hang: Callable[[], None] = lambda: None,
+        results: Results | None = None,
+        salt: str = "",
     ) -> None:
         """`load` gives the model of a name; it is called in the engine thread, and what it raises reaches `use`.
 
         A step longer than `hang_seconds` fails the tasks and calls `on_hang`: no thread can be ended from outside, so
-        this Runner is of no use any more.
+        this Runner is of no use any more. `results` are earlier answers; `salt` is what beside the model decides them.
         """
+        self._results = results if results is not None else Results(None)
+        self._salt = salt
+        self._twins: Twins | None = None  # of the loaded model
         self._load = load
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)  # the engine thread has something to do
@@ -113,8 +121,8 @@ class Runner:
             return self._meters.take(job, counters_of(self._stats))
 
     @contextlib.contextmanager
-    def _source(self, user: OpenModel, loaded: LoadedModel, job: str) -> Iterator[Source]:
-        source = Source(next(self._numbers), user, self._lock, self._wake, threading.Condition(self._lock))
+    def _source(self, user: OpenModel, loaded: LoadedModel, job: str, *, reuse: bool) -> Iterator[Source]:
+        source = Source(next(self._numbers), user, self._lock, self._wake, threading.Condition(self._lock), reuse)
         with self._lock:
             if self._loaded is None or self._loaded[1] is not loaded:
                 raise EngineFailed(user.name, RuntimeError("the model was dropped after an earlier failure"))
@@ -138,7 +146,8 @@ class Runner:
             if self._loaded is None:
                 continue
             try:
-                self._turn(self._loaded[1].engine)
+                assert self._twins is not None, "a loaded model has them"
+                self._turn(self._loaded[1].engine, self._twins)
             except Exception as error:
                 log.exception("engine failed", model=self.model)
                 self._drop(EngineFailed(self.model or "", error))
@@ -173,35 +182,45 @@ class Runner:
                     self._answered.notify_all()
                 return
             log.info("model loaded", model=wanted, fingerprint=loaded.fingerprint)
+            self._twins = Twins(self._results, f"{loaded.fingerprint} {self._salt}".encode())
             self._loaded = (wanted, loaded)
         with self._lock:
             assert self._loaded is not None
             self._turns.grant(*self._loaded)
             self._answered.notify_all()
 
-    def _turn(self, engine: Engine) -> None:
+    def _turn(self, engine: Engine, twins: Twins) -> None:
         """One engine step; before it, what was given up is taken out and what fits is put in."""
         with self._lock:
             orphans, self._orphans = self._orphans, []
         for orphan in orphans:
-            engine.abort(orphan)
-        while engine.has_room and (request := self._next_request()) is not None:
+            if twins.drop(orphan):
+                engine.abort(orphan)
+        while engine.has_room and (taken := self._next_request()) is not None:
+            request, reuse = taken
+            known = twins.find(request) if reuse else None
+            if known is not None:
+                self._deliver(known)
+                continue
             try:
                 engine.add(request)
             except EngineError as error:
-                self._deliver([refusal(request, error)])
+                self._deliver(twins.settle(refusal(request, error)))
         with self._watchdog.watching():
             outputs = [] if engine.idle else engine.step()
         self._stats = engine.stats()  # first: who has its last output asks what was counted
-        self._deliver(outputs)
+        self._deliver([each for output in outputs for each in twins.settle(output)])
+        if engine.idle:
+            self._results.flush()
 
-    def _next_request(self) -> Request | None:
+    def _next_request(self) -> tuple[Request, bool] | None:
+        """And whether it may be answered by another one's answer."""
         with self._lock:
             for _ in range(len(self._sources)):
                 source = self._sources[0]
                 self._sources.rotate(-1)
                 if source.offers and self._alone.admits(source):
-                    return source.take()
+                    return source.take(), source.reuse
         return None
 
     def _deliver(self, outputs: list[Output]) -> None:

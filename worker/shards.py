@@ -110,7 +110,8 @@ class ShardWork:
         """Compute the shard into `sink`. Raises Stopped, EngineFailed, InvalidDataset."""
         writer = PartWriter(sink, self.layout.schema)
         requests = self._requests(writer)
-        outputs = self.model.run(requests, self.stop, self.claim.job_id, self.checkpoint.flush)
+        reuse = self.claim.spec.reuse
+        outputs = self.model.run(requests, self.stop, self.claim.job_id, self.checkpoint.flush, reuse=reuse)
         try:
             with contextlib.closing(outputs), contextlib.closing(requests):  # the latter may have the engine alone
                 for output in outputs:
@@ -177,6 +178,7 @@ class ShardWork:
     def _take(self, output: Output) -> None:
         assert isinstance(output.id, int)  # the row index that the request was made with
         asked = self._asked.pop(output.id)
+        self.tally.rows_reused += output.reused
         result = self.maker.result(output, asked.truncated_tokens, asked.format)
         self._put(asked.chunk, asked.offset, result, output.id)
 

@@ -102,6 +102,29 @@ def test_equal_ids_of_two_tasks_do_not_meet(runner: Runner) -> None:
     assert got == {number: {i: f"{number}-{i}" for i in range(100)} for number in range(4)}
 
 
+def test_the_same_request_is_computed_once(runner: Runner, loader: Loader) -> None:
+    def same(count: int) -> Iterator[Request]:
+        return (Request(i, tuple(b"%d" % (i % 10))) for i in range(count))
+
+    with runner.use("m", never) as model:
+        outputs = list(model.run(same(200), never, "job", reuse=True))
+        assert texts(outputs) == {i: str(i % 10) for i in range(200)}
+        assert sum(not output.reused for output in outputs) == len(loader.last.added) < 200
+        before = len(loader.last.added)
+        assert len(list(model.run(same(20), never, "job"))) == 20
+        assert len(loader.last.added) == before + 20, "every request is computed where that is wanted"
+
+
+def test_a_task_that_gives_up_takes_no_answer_from_the_others(runner: Runner, loader: Loader) -> None:
+    with runner.use("m", never) as model:
+        given_up = model.run(requests(100), never, "job", reuse=True)
+        next(given_up)
+        kept = model.run(requests(100), never, "job", reuse=True)
+        first = next(kept)
+        given_up.close()
+        assert texts([first, *kept]) == expected(100)
+
+
 def test_tasks_take_turns(runner: Runner, loader: Loader) -> None:
     """Two tasks that both have requests ready are served one by one, whoever came first."""
     with runner.use("m", never) as model:
