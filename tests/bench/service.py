@@ -115,7 +115,7 @@ def run_service(client: Client, rows: list[str], salt: int, folder: Path) -> tup
             "sampling": {"max_tokens": MAX_TOKENS, "ignore_eos": True},
         }
     )
-    job = client.wait(job.id)
+    job = client.wait(job.id, interval=2.0)  # its times are the database's; asking more often would only cost time
     assert job.status == "completed", f"the job ended as {job.status}: {job.error}"
     return job, [str(text) for batch in client.batches(job.id) for text in batch.column("output").to_pylist()]
 
