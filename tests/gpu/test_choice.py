@@ -86,7 +86,7 @@ def test_equal_logits_pass_a_filter_together():
 
 def test_drawn_tokens_have_the_softmax_distribution():
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
-    count = 400
+    count = 200
     seeds = torch.arange(count)
     drawn = sample(logits.repeat(count, 1), **options(count), seeds=seeds, positions=seeds * 3)
     expected = logits[0].softmax(0) * count
