@@ -64,7 +64,10 @@ def test_an_input_that_breaks_after_the_submission(rig_on: RigOn, report: Report
         source.write_bytes(data)
     rig.hire()
     job = rig.wait()
-    assert job.status is JobStatus.FAILED
-    assert job.error_code == ("invalid_parquet" if damage == "truncated" else "corrupt_data"), job.error_message
-    assert "in.parquet" in (job.error_message or "")
+    if damage == "flipped" and job.status is JobStatus.COMPLETED:  # a bit that nobody reads, in a page's statistics
+        assert read(rig.home / "out")["output"].to_pylist() == texts
+    else:
+        assert job.status is JobStatus.FAILED
+        assert job.error_code == ("invalid_parquet" if damage == "truncated" else "corrupt_data"), job.error_message
+        assert "in.parquet" in (job.error_message or "")
     report.add(f"an input that is {damage} after the submission", Outcome(0, 0, 0, 0))

@@ -118,11 +118,11 @@ class FakeEngine:
         if self.steps == self.crash_at:
             raise RuntimeError("the fake engine broke")
         time.sleep(self.step_seconds)
-        if self.poison:
-            self._swallow()
         while self.waiting and len(self.running) < self.max_sequences:
             request = self.waiting.popleft()
             self.running.append((request, 1 + sum(request.prompt) % 5))
+        if self.poison:
+            self._swallow()
         self.running = [(request, left - 1) for request, left in self.running]
         done = [request for request, left in self.running if left == 0]
         self.running = [(request, left) for request, left in self.running if left]
