@@ -19,7 +19,7 @@ struct Tiles {
 
   Tiles(int num_rows, int num_threads) : rows(num_rows) {
     count = std::max((rows + MOST_TILE_ROWS - 1) / MOST_TILE_ROWS, std::min(rows, num_threads));
-    if (count < 8 * num_threads) count = std::min(rows, (count + num_threads - 1) / num_threads * num_threads);
+    count = std::min(rows, (count + num_threads - 1) / num_threads * num_threads);
   }
   int first(int i) const { return static_cast<int>(static_cast<int64_t>(rows) * i / std::max(count, 1)); }
 };
