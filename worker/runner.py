@@ -18,13 +18,12 @@ from itertools import count
 import structlog
 
 from engine import Engine, EngineStats, LoadedModel
-from engine.errors import EngineError
 from engine.request import Output, Request
 from worker.alone import Alone
 from worker.counters import Counters, Meters, counters_of
 from worker.open_model import OpenModel
 from worker.results import Results
-from worker.sources import POLL_SECONDS, EngineFailed, Source, Stop, Stopped, refusal
+from worker.sources import POLL_SECONDS, EngineFailed, Source, Stop, Stopped
 from worker.turns import Ticket, Turns
 from worker.twins import Twins
 from worker.watchdog import Watchdog
@@ -197,15 +196,7 @@ class Runner:
             if twins.drop(orphan):
                 engine.abort(orphan)
         while engine.has_room and (taken := self._next_request()) is not None:
-            request, reuse = taken
-            known = twins.find(request) if reuse else None
-            if known is not None:
-                self._deliver(known)
-                continue
-            try:
-                engine.add(request)
-            except EngineError as error:
-                self._deliver(twins.settle(refusal(request, error)))
+            self._deliver(twins.offer(engine, *taken))
         with self._watchdog.watching():
             outputs = [] if engine.idle else engine.step()
         self._stats = engine.stats()  # first: who has its last output asks what was counted

@@ -12,8 +12,11 @@ from array import array
 from collections.abc import Hashable
 from dataclasses import astuple, replace
 
+from engine import Engine
+from engine.errors import EngineError
 from engine.request import FinishReason, Output, Request
 from worker.results import Key, Results
+from worker.sources import refusal
 
 WHOLE = (FinishReason.STOP, FinishReason.LENGTH)
 
@@ -39,6 +42,18 @@ class Twins:
         self._salt = salt
         self._keys: dict[Hashable, Key] = {}  # of what is in the engine, by request id
         self._waiting: dict[Key, list[Request]] = {}  # for what is in the engine
+
+    def offer(self, engine: Engine, request: Request, reuse: bool) -> list[Output]:
+        """Put a request into the engine, unless `reuse` is allowed and its answer is known or coming. Returns the
+        answers that are there already, a refusal by the engine included."""
+        known = self.find(request) if reuse else None
+        if known is None:
+            try:
+                engine.add(request)
+            except EngineError as error:
+                return self.settle(refusal(request, error))
+            return []
+        return known
 
     def find(self, request: Request) -> list[Output] | None:
         """What to do with a new request: None, compute it; an answer, if it is known; or nothing yet ([]), since it
