@@ -6,7 +6,8 @@ Every format is WEIGHTS/CACHE. The steps are those that the workloads are made o
 and the head, each sequence with blocks of its own. A rate counts multiplications and additions of the matrices alone,
 so attention and the rest show as what is missing. Beside them: PyTorch's own fp32 and int8 products at the shape of a
 layer's largest matrix and 512 rows, and the share of a step's time that all its products would take at that rate: the
-step could be made shorter by the rest at most, by whatever is not a product becoming free. The fastest of the repeats counts, since a machine can only be disturbed towards slowness.
+step could be made shorter by the rest at most, by whatever is not a product becoming free. The fastest of the repeats
+counts, since a machine can only be disturbed towards slowness.
 """
 
 from __future__ import annotations
