@@ -78,11 +78,18 @@ class Settings(BaseSettings):
     results_days: int = Field(default=30, ge=1, description="Days after which an unused answer is forgotten.")
 
     model: str = Field(default="smollm2-135m", description="Model of jobs that name none.")
-    engine_dtype: Literal["auto", "fp32", "bf16", "int8"] = Field(
-        default="fp32",
-        description="Number format of the weights; int8 is several times faster on a CPU and changes some answers.",
+    engine_device: str = Field(
+        default="cpu",
+        pattern=r"^(cpu|cuda(:\d+)?)$",
+        description="Where the engine computes: cpu, cuda or cuda:N. One worker per GPU; never run on one so far.",
     )
-    engine_kv_dtype: Literal["auto", "fp32", "bf16", "int8"] = Field(
+    engine_tensor_parallel: int = Field(default=1, ge=1, description="Devices that share one model's layers.")
+    engine_dtype: Literal["auto", "fp32", "bf16", "int8", "fp8"] = Field(
+        default="fp32",
+        description="Number format of the weights; int8 is several times faster on a CPU and changes some answers. fp8 "
+        "needs a GPU.",
+    )
+    engine_kv_dtype: Literal["auto", "fp32", "bf16", "int8", "fp8"] = Field(
         default="auto", description="Number format of the key/value cache; auto: as the weights."
     )
     engine_speculation: bool = Field(

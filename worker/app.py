@@ -98,7 +98,7 @@ class WorkerApp:
             settings.hang_seconds,
             leave,
             earlier_results(settings),
-            f"{version('nightmill')} {weight_dtype(settings.engine_dtype)} {settings.engine_kv_dtype}",
+            numerics(settings),
         )
         owner = f"{socket.gethostname()}:{os.getpid()}"
         self._process = Process(settings, session_factory(database), runner, sender(self.celery), owner)
@@ -119,6 +119,13 @@ class WorkerApp:
             self._sweeper.stop()
             self._process.runner.close()
         log.info("worker ended")
+
+
+def numerics(settings: Settings) -> str:
+    """What decides an answer beside the model and the request."""
+    device, dtype = settings.engine_device, settings.engine_dtype
+    weights = weight_dtype("auto", device) if dtype == "auto" else dtype
+    return f"{version('nightmill')} {device} {settings.engine_tensor_parallel} {weights} {settings.engine_kv_dtype}"
 
 
 def earlier_results(settings: Settings) -> Results:

@@ -16,6 +16,8 @@ def load_model(name: str, settings: Settings) -> LoadedModel:
         module, _, function = settings.engine_factory.partition(":")
         return cast(LoadedModel, getattr(importlib.import_module(module), function)(name, settings))
     config = EngineConfig(
+        device=settings.engine_device,
+        tensor_parallel=settings.engine_tensor_parallel,
         dtype=settings.engine_dtype,
         kv_dtype=settings.engine_kv_dtype,
         speculation=settings.engine_speculation,
