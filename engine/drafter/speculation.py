@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from operator import itemgetter
+
+import numpy as np
 
 from engine.drafter.acceptance import Acceptance, DraftStats
 from engine.drafter.budget import Load, choose, weigh
@@ -15,8 +18,9 @@ from engine.sequence import Sequence
 
 ROUNDS = 6  # most guesses, one behind the other, in a draft
 LEAST = 0.05  # a token less likely than this is not looked at
-PATIENCE = 4  # proposals in a row of which nothing was worth verifying, before a pause
+PATIENCE = 4  # proposals in a row that did not pay, before a pause
 LONGEST_PAUSE = 64  # steps
+TRIFLE = 0.005  # of a step's time
 
 
 class Speculation:
@@ -29,7 +33,7 @@ class Speculation:
         self._costs: StepCosts | None = None
         self._longest = longest
         self._acceptance = Acceptance(self._drafters)
-        self._vain = 0  # proposals in a row of which nothing was verified
+        self._vain = 0  # proposals in a row that did not pay
         self._pause = 0  # steps until the next one
         self._rows = 0  # when the pause began
 
@@ -38,6 +42,7 @@ class Speculation:
         if self._pause and load.rows > self._rows // 2:
             self._pause -= 1
             return
+        began = time.perf_counter()
         weights = weigh([each.draft_room + 1 for each in sequences], load)
         contexts = [
             Context(each, min(each.draft_room, self._longest), weight)
@@ -47,17 +52,19 @@ class Speculation:
         self._grow([context for context in contexts if context.room > 0], rates)
         contexts = [context for context in contexts if context.draft]
         if not contexts:
+            self._rest(None, began, load)
             return
         if self._costs is None:
             self._costs = self._measure()
+            began = time.perf_counter()
         survivals = [_survivals(context, rates) for context in contexts]
         kept = [[chance for chance in draft if chance >= LEAST] for draft in survivals]
-        counts = choose(kept, [context.weight for context in contexts], load, self._costs)
+        counts, saved = choose(kept, [context.weight for context in contexts], load, self._costs)
         for context, count in zip(contexts, counts, strict=True):
             if count:
                 chances = context.chances[:count] if context.planned else ()
                 context.sequence.propose(context.draft[:count], context.origins[:count], chances)
-        self._rest(any(counts), load.rows)
+        self._rest(saved, began, load)
 
     def settle(self, sequence: Sequence, verified: int, accepted: int) -> None:
         """The first `verified` tokens of the sequence's draft were verified, and `accepted` of them were right."""
@@ -107,12 +114,18 @@ class Speculation:
                 return True
         return False
 
-    def _rest(self, chosen: bool, rows: int) -> None:
-        """Pause for longer and longer while nothing is worth verifying: guessing costs time as well."""
-        self._vain = 0 if chosen else self._vain + 1
+    def _rest(self, saved: float | None, began: float, load: Load) -> None:
+        """Pause for longer and longer while no guess is worth verifying, or guessing, since `began`, takes time that
+        counts and more than it is expected to save. `saved` None: there was no guess."""
+        if self._costs is None:
+            return
+        spent = time.perf_counter() - began
+        step = self._costs.seconds(np.array([load.tokens]), np.array([0]))[0]
+        pays = saved != 0 if spent < TRIFLE * step else (saved or 0.0) > spent
+        self._vain = 0 if pays else self._vain + 1
         # Doubles with every vain proposal from the PATIENCE-th on.
         self._pause = min(1 << self._vain >> PATIENCE, LONGEST_PAUSE)
-        self._rows = rows
+        self._rows = load.rows
 
 
 def _extend(context: Context, guess: Guess) -> int:

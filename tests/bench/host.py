@@ -73,7 +73,10 @@ def shares(dtype: str, threads: int | None, console: Console) -> list[float]:
     table = Table("workload", "steps", "ms per step", *PARTS, "tokenise", "detokenise", "other", "host share")
     found = []
     for name in ("w1", "w2", "w3", "decoding"):
-        measured = measure(model, workload(name))
+        wanted = workload(name)
+        for format in {request.format for request in wanted if request.format is not None}:
+            model.grammars.check(format)  # as a job's split does, before its first row
+        measured = measure(model, wanted)
         found.append(measured.host_share)
         table.add_row(name, *row(measured))
     console.print(table)

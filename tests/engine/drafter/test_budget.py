@@ -35,36 +35,36 @@ def test_costs_are_straight_lines_between_points_and_beyond() -> None:
     ],
 )
 def test_a_token_is_verified_where_it_saves_more_than_it_costs(rows: int, chance: float, verified: int) -> None:
-    assert choose([[chance]], [1.0], Load(rows, rows), LINEAR) == [verified]
+    assert choose([[chance]], [1.0], Load(rows, rows), LINEAR).counts == [verified]
 
 
 def test_the_likeliest_tokens_of_all_drafts_are_taken() -> None:
     survivals = [[0.9, 0.6, 0.3], [0.7, 0.45], [], [0.5]]
-    assert choose(survivals, [1.0] * 4, Load(10, 10), LINEAR) == [2, 1, 0, 0]
-    assert choose(survivals, [1.0] * 4, Load(5, 5), LINEAR) == [2, 2, 0, 1]
-    assert choose(survivals, [1.0] * 4, Load(2, 2), LINEAR) == [3, 2, 0, 1]
+    assert choose(survivals, [1.0] * 4, Load(10, 10), LINEAR).counts == [2, 1, 0, 0]
+    assert choose(survivals, [1.0] * 4, Load(5, 5), LINEAR).counts == [2, 2, 0, 1]
+    assert choose(survivals, [1.0] * 4, Load(2, 2), LINEAR).counts == [3, 2, 0, 1]
 
 
 def test_a_token_behind_an_unlikely_one_can_still_pay_together() -> None:
     knee = StepCosts(((1, 10.0), (10, 10.9), (11, 14.0), (20, 14.1)))  # the eleventh token is dear, more are not
-    assert choose([[0.95]], [1.0], Load(10, 10), knee) == [0]
-    assert choose([[0.95] * 9], [1.0], Load(10, 10), knee) == [9]
+    assert choose([[0.95]], [1.0], Load(10, 10), knee).counts == [0]
+    assert choose([[0.95] * 9], [1.0], Load(10, 10), knee).counts == [9]
 
 
 def test_what_a_draft_costs_beyond_its_tokens_counts() -> None:
     dear = StepCosts(LINEAR.points, per_draft=1.0)
-    assert choose([[0.9]], [1.0], Load(10, 10), dear) == [0]
-    assert choose([[0.9] * 4], [1.0], Load(10, 10), dear) == [4]
+    assert choose([[0.9]], [1.0], Load(10, 10), dear).counts == [0]
+    assert choose([[0.9] * 4], [1.0], Load(10, 10), dear).counts == [4]
 
 
 def test_time_for_prompts_is_no_part_of_the_bargain() -> None:
-    assert choose([[0.51]], [1.0], Load(10, 500), LINEAR) == [1]
-    assert choose([[0.49]], [1.0], Load(10, 500), LINEAR) == [0]
+    assert choose([[0.51]], [1.0], Load(10, 500), LINEAR).counts == [1]
+    assert choose([[0.49]], [1.0], Load(10, 500), LINEAR).counts == [0]
 
 
 def test_without_drafts_nothing_is_chosen() -> None:
-    assert choose([], [], Load(1, 1), LINEAR) == []
-    assert choose([[], []], [1.0, 1.0], Load(2, 2), LINEAR) == [0, 0]
+    assert choose([], [], Load(1, 1), LINEAR).counts == []
+    assert choose([[], []], [1.0, 1.0], Load(2, 2), LINEAR).counts == [0, 0]
 
 
 def test_weights_are_even_while_rows_wait_and_favour_the_last_ones_after() -> None:
