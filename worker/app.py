@@ -11,7 +11,6 @@ import os
 import socket
 import sys
 import time
-from importlib.metadata import version
 from typing import Any
 
 import pyarrow as pa
@@ -20,11 +19,9 @@ from celery import Celery, signals
 
 from db.session import connect, migrate, session_factory
 from db.settings import Settings
-from engine.dtypes import weight_dtype
 from worker import log as logs
-from worker.models import load_model
+from worker.models import earlier_results, load_model, numerics
 from worker.process import Process
-from worker.results import Results
 from worker.runner import Runner
 from worker.sweep import Sweeper
 from worker.tasks import QUEUE, register, sender
@@ -119,20 +116,6 @@ class WorkerApp:
             self._sweeper.stop()
             self._process.runner.close()
         log.info("worker ended")
-
-
-def numerics(settings: Settings) -> str:
-    """What decides an answer beside the model and the request."""
-    device, dtype = settings.engine_device, settings.engine_dtype
-    weights = weight_dtype("auto", device) if dtype == "auto" else dtype
-    return f"{version('nightmill')} {device} {settings.engine_tensor_parallel} {weights} {settings.engine_kv_dtype}"
-
-
-def earlier_results(settings: Settings) -> Results:
-    if settings.engine_factory:  # answers of an engine that is not ours
-        return Results(None)
-    path = settings.results if settings.results_bytes else None
-    return Results(path, max_bytes=settings.results_bytes, keep_days=settings.results_days)
 
 
 def leave() -> None:

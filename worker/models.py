@@ -1,13 +1,16 @@
-"""Models: from the name in a job to an engine with its tokenizer."""
+"""Models: from the name in a job to an engine with its tokenizer, and what earlier engines like it have answered."""
 
 from __future__ import annotations
 
 import importlib
+from importlib.metadata import version
 from typing import cast
 
 from db import model_files
 from db.settings import Settings
 from engine import EngineConfig, LoadedModel, load
+from engine.dtypes import weight_dtype
+from worker.results import Results
 
 
 def load_model(name: str, settings: Settings) -> LoadedModel:
@@ -30,3 +33,17 @@ def load_model(name: str, settings: Settings) -> LoadedModel:
         num_threads=settings.engine_threads,
     )
     return load(model_files.find(name, settings), config)
+
+
+def numerics(settings: Settings) -> str:
+    """What decides an answer beside the model and the request."""
+    device, dtype = settings.engine_device, settings.engine_dtype
+    weights = weight_dtype("auto", device) if dtype == "auto" else dtype
+    return f"{version('nightmill')} {device} {settings.engine_tensor_parallel} {weights} {settings.engine_kv_dtype}"
+
+
+def earlier_results(settings: Settings) -> Results:
+    if settings.engine_factory:  # answers of an engine that is not ours
+        return Results(None)
+    path = settings.results if settings.results_bytes else None
+    return Results(path, max_bytes=settings.results_bytes, keep_days=settings.results_days)

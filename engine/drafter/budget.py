@@ -37,14 +37,14 @@ def weigh(remaining: Items[int], load: Load) -> list[float]:
     return [load.rows * share / total for share in shares]
 
 
-class Choice(NamedTuple):
+class Chosen(NamedTuple):
     """How many tokens of each draft to verify, and the seconds that this is expected to save."""
 
     counts: list[int]
     saved: float
 
 
-def choose(survivals: Items[Items[float]], weights: Items[float], load: Load, costs: StepCosts) -> Choice:
+def choose(survivals: Items[Items[float]], weights: Items[float], load: Load, costs: StepCosts) -> Chosen:
     """How many tokens of each draft to verify, so that the most time is saved.
 
     `survivals[i][j]` is the probability that the first j + 1 tokens of draft i are all accepted, `weights[i]` what
@@ -53,7 +53,7 @@ def choose(survivals: Items[Items[float]], weights: Items[float], load: Load, co
     """
     owners = np.array([i for i, draft in enumerate(survivals) for _ in draft], np.int64)
     if not len(owners):
-        return Choice([0] * len(survivals), 0.0)
+        return Chosen([0] * len(survivals), 0.0)
     chances = np.array([chance for draft in survivals for chance in draft])
     gains = chances * _values(weights, load, costs)[owners]
     order = np.argsort(-gains, kind="stable")  # stable: within a draft, of equals the earlier first
@@ -64,7 +64,7 @@ def choose(survivals: Items[Items[float]], weights: Items[float], load: Load, co
     saved = np.concatenate(([0.0], gains[order].cumsum())) - (seconds - seconds[0])
     best = int(np.argmax(saved))
     counts: list[int] = np.bincount(owners[order[:best]], minlength=len(survivals)).tolist()
-    return Choice(counts, float(saved[best]))
+    return Chosen(counts, float(saved[best]))
 
 
 def _values(weights: Items[float], load: Load, costs: StepCosts) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ from rich.table import Table
 from db.model_files import find
 from db.settings import Settings
 from engine.cache import KVCache
-from engine.dtypes import DTYPES
+from engine.config import EngineConfig
 from engine.inputs import Inputs
 from engine.models import Model, load_model
 from engine.models.config import ModelConfig
@@ -90,18 +90,11 @@ def fastest(work: Callable[[], object], repeats: int) -> float:
     return min(times)
 
 
-def measure(model: Model, cache_dtype: torch.dtype, step: Step, repeats: int) -> tuple[float, float]:
+def measure(model: Model, cache_dtype: str, step: Step, repeats: int) -> tuple[float, float]:
     """Seconds of the layers and of the head."""
     config, inputs = model.config, inputs_of(step)
-    num_blocks = inputs.block_tables.numel()
-    cache = KVCache(
-        config.num_layers,
-        num_blocks,
-        BLOCK_SIZE,
-        config.num_kv_heads,
-        config.head_dim,
-        cache_dtype,
-        torch.device("cpu"),
+    cache = KVCache.fit(
+        config, EngineConfig(num_blocks=inputs.block_tables.numel(), block_size=BLOCK_SIZE, kv_dtype=cache_dtype)
     )
     with torch.inference_mode():
         hidden = model.forward(inputs, cache)
@@ -140,7 +133,7 @@ def main() -> None:
         )
         own = products(model.config, 512, options.repeats)["int8" if weights == "int8" else "fp32"]
         for step in STEPS:
-            layers, head = measure(model, DTYPES[cache], step, options.repeats)
+            layers, head = measure(model, cache, step, options.repeats)
             rate = flops(model.config, step) / (layers + head) / 1e9
             share = f"{1e9 * rate / own:.2f}"
             table.add_row(step.name, f"{1e3 * layers:.1f}", f"{1e3 * head:.1f}", f"{rate:.0f}", share)

@@ -20,13 +20,11 @@ import pyarrow.parquet as pq
 from db.model_files import find
 from db.settings import Settings
 from engine import EngineConfig, Format, LoadedModel, Output, Request, SamplingParams, load
-from engine.drafter import StepCosts
-from tests.bench.speculation import requests
+from tests.bench.speculation import FREE, requests
 from tests.bench.workloads import load as load_workload
 from tests.engine.drafter.test_distributions import check_free, check_structured
 
 EXTRACTION = Path(__file__).parent / "data/extract_bfcl.parquet"
-FREE = StepCosts(((1, 1.0), (1000, 1.001)))
 MAX_TOKENS = 96
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from db.model_files import find
 from db.settings import Settings
 from engine.cache import KVCache
-from engine.dtypes import DTYPES
+from engine.config import EngineConfig
 from engine.inputs import Inputs
 from engine.models import Model, load_model
 from tests.bench.workloads import load
@@ -38,19 +38,11 @@ class Quality:
     agreement: float
 
 
-def logprobs(model: Model, cache_dtype: torch.dtype, tokens: Tensor) -> Tensor:
+def logprobs(model: Model, cache_dtype: str, tokens: Tensor) -> Tensor:
     """Log-probabilities [T, vocab] of what follows each of tokens [T]."""
     config, count = model.config, len(tokens)
     num_blocks = -(-count // BLOCK_SIZE)
-    cache = KVCache(
-        config.num_layers,
-        num_blocks,
-        BLOCK_SIZE,
-        config.num_kv_heads,
-        config.head_dim,
-        cache_dtype,
-        torch.device("cpu"),
-    )
+    cache = KVCache.fit(config, EngineConfig(num_blocks=num_blocks, block_size=BLOCK_SIZE, kv_dtype=cache_dtype))
     inputs = Inputs(
         token_ids=tokens,
         positions=torch.arange(count),
@@ -77,7 +69,7 @@ def measure(formats: list[str], num_prompts: int) -> dict[str, Quality]:
         positions += len(following)
         expected = None
         for name in names:
-            found = logprobs(models[name], DTYPES[name.partition("/")[2]], text)[:-1]
+            found = logprobs(models[name], name.partition("/")[2], text)[:-1]
             expected = found if expected is None else expected
             sums[name][0] -= float(found.gather(1, following).sum())
             sums[name][1] += float((expected.exp() * (expected - found)).sum())

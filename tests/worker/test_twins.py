@@ -3,18 +3,57 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sqlite3
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
+from db.settings import Settings
 from engine.format import Format
 from engine.request import FinishReason, Output, Request, SamplingParams, TokenLogprobs
+from tests.worker.factories import Office, spec_of, write_texts
+from worker.models import earlier_results, numerics
 from worker.results import FRESH, Results
 from worker.twins import Twins, key_of
 
 SALT = b"model"
+
+
+@pytest.mark.parametrize(("reuse", "reused"), [(True, 80), (False, 0)])
+def test_equal_rows_of_a_job_have_equal_answers_in_their_places(
+    office: Office, tmp_path: Path, reuse: bool, reused: int
+) -> None:
+    texts = [f"row {i // 5}" for i in range(100)]
+    source, out = write_texts(tmp_path / "in.parquet", texts), tmp_path / "out"
+    office.submit(spec_of(source, reuse=reuse), out)
+    office.work()
+    assert office.job().rows_succeeded == 100
+    table = pq.read_table(out / "part-00000.parquet")
+    assert table["output"].to_pylist() == [text.upper() for text in texts]
+    counts = json.loads((out / "_manifest.json").read_text())["engine"]
+    # Without a file of results, a row that comes after its twin has ended is computed again.
+    assert counts["rows_reused"] <= reused
+    assert (counts["rows_reused"] > 0) is reuse
+
+
+def test_what_decides_answers_beside_the_request_tells_them_apart(tmp_path: Path) -> None:
+    kinds = [{}, {"engine_dtype": "int8"}, {"engine_kv_dtype": "bf16"}, {"engine_device": "cuda:1"}]
+    assert len({numerics(Settings(home=tmp_path, **kind)) for kind in kinds}) == len(kinds)  # type: ignore[arg-type]
+
+
+def test_results_lie_in_the_home_folder_or_nowhere(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    kept = earlier_results(settings)
+    kept.put(b"k", output("a", 1))
+    kept.close()
+    assert settings.results.is_file()
+    again = earlier_results(settings)
+    assert again.get(b"k") is not None
+    for off in ({"results_bytes": 0}, {"engine_factory": "other:build"}):
+        assert earlier_results(Settings(home=tmp_path, **off)).get(b"k") is None  # type: ignore[arg-type]
 
 
 def output(request_id: object, *tokens: int, reason: FinishReason = FinishReason.STOP) -> Output:
