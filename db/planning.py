@@ -1,0 +1,59 @@
+"""From a specification to a job that can run: what the input's footers and the output's place tell, and nothing more.
+
+What only the worker can know (tokenizer, chat template, model) is checked there, before the first row runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from db import columns, datasets, files, uris
+from db.errors import InvalidJob
+from db.settings import Settings
+from db.specs import JobSpec
+
+Naming = Callable[[str], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a valid job needs besides its specification. `num_rows` is after max_rows."""
+
+    output: Path
+    num_rows: int
+
+
+def unnamed(field: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def plan(spec: JobSpec, job_id: str, settings: Settings, naming: Naming = unnamed) -> Plan:
+    """Check the input's footers against the specification, and the output's place.
+
+    `naming(field)` is entered around what checks that field of the job. Raises DatasetRefused, UploadNotFound,
+    InvalidDataset and InvalidJob.
+    """
+    with naming("input"):
+        source = files.resolve_input(spec.input, settings)
+        dataset = datasets.inspect(source)
+    for field, check in columns.input_checks(spec):
+        with naming(field):
+            check(dataset)
+    columns.output_schema(spec, dataset.schema)
+    num_rows = min(dataset.num_rows, spec.max_rows or dataset.num_rows)
+    if num_rows > settings.max_job_rows:
+        raise InvalidJob("input", f"{num_rows} rows are more than this server's limit of {settings.max_job_rows}")
+    return Plan(_output(spec, job_id, source, settings, naming), num_rows)
+
+
+def _output(spec: JobSpec, job_id: str, source: Path, settings: Settings, naming: Naming) -> Path:
+    if spec.output is None:
+        return settings.data_folder / job_id
+    with naming("output"):
+        output = uris.resolve_output(spec.output, settings.roots)
+    if source.is_dir() and output.is_relative_to(source):
+        raise InvalidJob("output", f"{output} lies inside the input folder {source}")
+    return output
