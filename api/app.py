@@ -10,6 +10,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from api import errors, jobs, results, system, uploads
+from api.auth import check_exposure
 from api.deps import Services
 from api.metrics import Metrics
 from api.middleware import BodyLimit, Timing
@@ -56,7 +57,11 @@ def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
 
 
 def serve(settings: Settings, listener: socket.socket | None = None) -> None:
-    """Run the app until SIGTERM or SIGINT, on a socket that listens already or on the configured address."""
+    """Run the app until SIGTERM or SIGINT, on a socket that listens already or on the configured address.
+
+    Raises AuthRequired.
+    """
+    check_exposure(settings)
     import uvicorn  # Imported where used: an app under test needs no server.
 
     config = uvicorn.Config(

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import sqlalchemy
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
 from sqlalchemy.orm import Session, sessionmaker
 
+from api.auth import Caller, Forbidden, authenticate
 from api.metrics import Metrics
 from api.queue import Queue
 from api.sweeper import Sweeper
+from db.accounts import Role
 from db.settings import Settings
 
 
@@ -33,3 +36,36 @@ def _services(request: Request) -> Services:
 
 
 ServicesDep = Annotated[Services, Depends(_services)]
+
+
+# It only describes: what the header means is api.auth's to say, and with authentication off it may be missing.
+_bearer = HTTPBearer(auto_error=False, description="An API key: nm_…")
+
+
+def _caller(request: Request, services: ServicesDep, _: Annotated[object, Security(_bearer)]) -> Caller:
+    return authenticate(services.settings, services.sessions, request.headers.get("authorization"))
+
+
+# Any key of the tenant; and those of a role that may do more.
+CallerDep = Annotated[Caller, Depends(_caller)]
+
+
+def _submitter(caller: CallerDep) -> Caller:
+    caller.need(Role.SUBMIT)
+    return caller
+
+
+def _admin(caller: CallerDep) -> Caller:
+    caller.need(Role.ADMIN)
+    return caller
+
+
+def _operator(caller: CallerDep) -> Caller:
+    if not caller.operator:
+        raise Forbidden(caller.role, "a key of the tenant 'default'")
+    return caller
+
+
+SubmitterDep = Annotated[Caller, Depends(_submitter)]
+AdminDep = Annotated[Caller, Depends(_admin)]
+OperatorDep = Annotated[Caller, Depends(_operator)]

@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from api.auth import Forbidden, Unauthenticated
 from api.field_paths import field_path
 from api.problem import FieldProblem, Problem
 from db import errors
@@ -45,6 +46,11 @@ class ResultNotFound(errors.DomainError):
 
 # Domain error -> status and title. The error's own `code`, message and attributes fill the rest.
 TABLE: dict[type[errors.DomainError], tuple[HTTPStatus, str]] = {
+    Unauthenticated: (HTTPStatus.UNAUTHORIZED, "No valid API key"),
+    Forbidden: (HTTPStatus.FORBIDDEN, "The key may not do this"),
+    errors.TenantNotFound: (HTTPStatus.NOT_FOUND, "No such tenant"),
+    errors.KeyNotFound: (HTTPStatus.NOT_FOUND, "No such key"),
+    errors.InvalidKey: (HTTPStatus.UNPROCESSABLE_ENTITY, "The key cannot be made"),
     errors.JobNotFound: (HTTPStatus.NOT_FOUND, "No such job"),
     ResultNotFound: (HTTPStatus.NOT_FOUND, "No such file"),
     errors.UploadNotFound: (HTTPStatus.UNPROCESSABLE_ENTITY, "No such upload"),
@@ -107,7 +113,7 @@ def _domain(request: Request, error: Exception) -> JSONResponse:
         field=field or getattr(error, "field", None),
         **{name: value if isinstance(value, int) else str(value) for name, value in about.items() if value is not None},
     )
-    return respond(problem)
+    return respond(problem, {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None)
 
 
 def _validation(request: Request, error: Exception) -> JSONResponse:

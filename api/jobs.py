@@ -11,11 +11,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api import submission
-from api.deps import Services, ServicesDep
+from api.auth import Caller
+from api.deps import CallerDep, Services, ServicesDep, SubmitterDep
 from api.errors import naming
 from api.schemas import IdempotencyKey, JobPage, JobRequest, JobView
-from db import control, dead_letters, jobs
-from db.errors import IdempotencyConflict, InvalidJob, WrongState
+from db import control, dead_letters, jobs, tenants
+from db.errors import InvalidJob, WrongState
 from db.models import Job, JobStatus
 from db.progress import progress
 from db.session import db_now
@@ -29,28 +30,31 @@ def submit(
     request: JobRequest,
     response: Response,
     services: ServicesDep,
+    caller: SubmitterDep,
     idempotency_key: Annotated[IdempotencyKey | None, Header()] = None,
 ) -> JobView:
     """Check a job, store it, and answer before any row runs. The same key with the same job gives the first one."""
     key = request.idempotency_key or idempotency_key
     if idempotency_key not in (None, key):
         raise InvalidJob("idempotency_key", "the header and the field differ")
-    view = _submit(submission.specify(request, services.settings), key, services)
+    view = _submit(submission.specify(request, services.settings), key, services, caller)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view
 
 
-def _submit(spec: JobSpec, key: str | None, services: Services, retry_of: str | None = None) -> JobView:
+def _submit(spec: JobSpec, key: str | None, services: Services, caller: Caller, retry_of: str | None = None) -> JobView:
     with services.sessions.begin() as session:
-        view = _earlier(session, spec, key)
+        folders = tenants.folders(session, services.settings, caller.tenant)
+        view = _earlier(session, caller.tenant, spec, key)
     if view is None:
         # Reading footers may take a while, so no transaction is open meanwhile.
         job_id = f"job_{secrets.token_hex(12)}"
-        plan = submission.plan(spec, job_id, services.settings)
+        plan = submission.plan(spec, job_id, folders, services.settings)
         with services.sessions.begin() as session:
             job, _ = jobs.create(
                 session,
                 spec,
+                tenant=caller.tenant,
                 job_id=job_id,
                 output_uri=str(plan.output),
                 num_rows=plan.num_rows,
@@ -65,6 +69,7 @@ def _submit(spec: JobSpec, key: str | None, services: Services, retry_of: str | 
 @router.get("")
 def listing(
     services: ServicesDep,
+    caller: CallerDep,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     after: str | None = None,
     status: JobStatus | None = None,
@@ -72,7 +77,7 @@ def listing(
     """Jobs, newest first, a page at a time."""
     with services.sessions.begin() as session:
         with naming("after"):
-            found = jobs.listing(session, limit=limit + 1, after=after, status=status)
+            found = jobs.listing(session, caller.tenant, limit=limit + 1, after=after, status=status)
         page = found[:limit]
         counts = progress(session, [job.id for job in page])
         now = _now(session)
@@ -81,28 +86,28 @@ def listing(
 
 
 @router.get("/{job_id}")
-def read(job_id: str, services: ServicesDep) -> JobView:
+def read(job_id: str, services: ServicesDep, caller: CallerDep) -> JobView:
     """A job with live counts, rates and the time it will still take."""
     with services.sessions.begin() as session:
-        return _view(session, jobs.get(session, job_id))
+        return _view(session, jobs.get(session, job_id, caller.tenant))
 
 
 @router.post("/{job_id}/cancel", status_code=202)
-def cancel(job_id: str, services: ServicesDep) -> JobView:
+def cancel(job_id: str, services: ServicesDep, caller: SubmitterDep) -> JobView:
     """Stop a job. Rows that are finished stay; a job that is ending already answers 409."""
-    return _change(services, job_id, control.cancel)
+    return _change(services, caller, job_id, control.cancel)
 
 
 @router.post("/{job_id}/pause", status_code=202)
-def pause(job_id: str, services: ServicesDep) -> JobView:
+def pause(job_id: str, services: ServicesDep, caller: SubmitterDep) -> JobView:
     """Begin nothing more of a job. Rows in the engine are given up within seconds, finished ones are kept."""
-    return _change(services, job_id, control.pause)
+    return _change(services, caller, job_id, control.pause)
 
 
 @router.post("/{job_id}/resume", status_code=202)
-def resume(job_id: str, services: ServicesDep) -> JobView:
+def resume(job_id: str, services: ServicesDep, caller: SubmitterDep) -> JobView:
     """Go on with a paused job where it was."""
-    return _change(services, job_id, control.resume)
+    return _change(services, caller, job_id, control.resume)
 
 
 @router.post("/{job_id}/retry", status_code=202)
@@ -110,6 +115,7 @@ def retry(
     job_id: str,
     response: Response,
     services: ServicesDep,
+    caller: SubmitterDep,
     idempotency_key: Annotated[IdempotencyKey | None, Header()] = None,
 ) -> JobView:
     """A new job of the same specification over the failed rows of one that has ended, under a new output folder.
@@ -117,33 +123,27 @@ def retry(
     Without a key, a second call gives the first call's job again. 409 when the job goes on, or has no failed row.
     """
     with services.sessions.begin() as session:
-        job = jobs.get(session, job_id)
+        job = jobs.get(session, job_id, caller.tenant)
     if not job.status.terminal:
         raise WrongState(job_id, job.status, "retried")
     source = dead_letters.folder_of(job_id, job.output_uri)
     spec = JobSpec.model_validate({**job.spec, "input": str(source), "output": None, "max_rows": None})
-    view = _submit(spec, idempotency_key or f"retry:{job_id}", services, retry_of=job_id)
+    view = _submit(spec, idempotency_key or f"retry:{job_id}", services, caller, retry_of=job_id)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view
 
 
-def _change(services: Services, job_id: str, change: Callable[[Session, str], Job]) -> JobView:
+def _change(services: Services, caller: Caller, job_id: str, change: Callable[[Session, str, str], Job]) -> JobView:
     with services.sessions.begin() as session:
-        view = _view(session, change(session, job_id))
+        view = _view(session, change(session, job_id, caller.tenant))
     services.sweeper.nudge()
     return view
 
 
-def _earlier(session: Session, spec: JobSpec, key: str | None) -> JobView | None:
+def _earlier(session: Session, tenant: str, spec: JobSpec, key: str | None) -> JobView | None:
     """The job of an earlier request with this key, looked for before the checks: its output folder is in use now."""
-    if key is None:
-        return None
-    job = session.scalar(select(Job).where(Job.idempotency_key == key))
-    if job is None:
-        return None
-    if JobSpec.model_validate(job.spec) != spec:
-        raise IdempotencyConflict(key)
-    return _view(session, job)
+    job = jobs.by_key(session, tenant, key)
+    return None if job is None else _view(session, jobs.same(job, spec))
 
 
 def _view(session: Session, job: Job) -> JobView:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse
 from sqlalchemy import select
 
-from api.deps import ServicesDep
+from api.deps import CallerDep, ServicesDep
 from api.errors import ResultNotFound
 from api.schemas import ResultFile, ResultPage
 from db import jobs
@@ -28,12 +28,13 @@ MEDIA_TYPES = {".parquet": "application/vnd.apache.parquet", ".json": "applicati
 def listing(
     job_id: str,
     services: ServicesDep,
+    caller: CallerDep,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     after: Annotated[int, Query(ge=0, description="The `next` of the page before.")] = 0,
 ) -> ResultPage:
     """Finished parts in order. While the job runs, those finished so far."""
     with services.sessions.begin() as session:
-        job = jobs.get(session, job_id)
+        job = jobs.get(session, job_id, caller.tenant)
         query = (
             select(Shard)
             .where(Shard.job_id == job_id, Shard.status == ShardStatus.DONE, Shard.index >= after)
@@ -55,10 +56,10 @@ def listing(
 
 
 @router.get("/{name}", response_class=FileResponse)
-def download(job_id: str, name: str, services: ServicesDep) -> FileResponse:
+def download(job_id: str, name: str, services: ServicesDep, caller: CallerDep) -> FileResponse:
     """One file, streamed; a Range header gives a part of it. The answer's Nightmill-Job-Status tells a running job."""
     with services.sessions.begin() as session:
-        job = jobs.get(session, job_id)
+        job = jobs.get(session, job_id, caller.tenant)
         folder, status = Path(job.output_uri), job.status.value
     path = folder / name
     # The name is one that the worker writes, and the file no link that something else put there.

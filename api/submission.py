@@ -9,6 +9,7 @@ from db.errors import InvalidJob
 from db.planning import Plan
 from db.settings import Settings
 from db.specs import Generate, JobSpec
+from db.tenants import Folders
 
 
 def specify(request: JobRequest, settings: Settings) -> JobSpec:
@@ -23,9 +24,9 @@ def specify(request: JobRequest, settings: Settings) -> JobSpec:
     return JobSpec.model_validate(values)
 
 
-def plan(spec: JobSpec, job_id: str, settings: Settings) -> Plan:
+def plan(spec: JobSpec, job_id: str, folders: Folders, settings: Settings) -> Plan:
     """Raises FieldError around DatasetRefused, UploadNotFound or InvalidDataset, and InvalidJob."""
-    return planning.plan(spec, job_id, settings, naming)
+    return planning.plan(spec, job_id, folders, settings, naming)
 
 
 def _template_columns(recipe: Generate) -> tuple[str, ...]:

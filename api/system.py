@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from sqlalchemy import select, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from api.deps import Services, ServicesDep
+from api.deps import CallerDep, OperatorDep, Services, ServicesDep
 from api.metrics import CONTENT_TYPE
 from api.queue import QueueError
 from api.schemas import Health, ModelList, ModelView, WorkerList, WorkerView
@@ -35,14 +35,14 @@ def readyz(services: ServicesDep, response: Response) -> Health:
 
 
 @router.get("/metrics", include_in_schema=False)
-def metrics(services: ServicesDep) -> Response:
+def metrics(services: ServicesDep, caller: OperatorDep) -> Response:
     """Prometheus text."""
     with services.sessions.begin() as session:
         return Response(services.metrics.render(session), media_type=CONTENT_TYPE)
 
 
 @router.get("/v1/models")
-def models(services: ServicesDep) -> ModelList:
+def models(services: ServicesDep, caller: CallerDep) -> ModelList:
     """Models known by name, and those found on the API's machine."""
     sizes = {model.name: model.num_bytes for model in model_files.installed(services.settings)}
     known = [
@@ -58,7 +58,7 @@ def models(services: ServicesDep) -> ModelList:
 
 
 @router.get("/v1/workers")
-def workers(services: ServicesDep) -> WorkerList:
+def workers(services: ServicesDep, caller: OperatorDep) -> WorkerList:
     """Worker processes, as they last reported themselves."""
     with services.sessions.begin() as session:
         now = session.scalar(select(db_now()))

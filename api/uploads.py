@@ -12,10 +12,11 @@ import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 from starlette.datastructures import UploadFile
 
-from api.deps import Services, ServicesDep
+from api.auth import Caller
+from api.deps import Services, ServicesDep, SubmitterDep
 from api.errors import naming
 from api.schemas import UploadView
-from db import files
+from db import files, tenants
 from db.errors import InvalidJob
 
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
@@ -39,7 +40,7 @@ BODY = {
 
 @router.post("", status_code=201, openapi_extra=BODY)
 async def upload(
-    request: Request, response: Response, services: ServicesDep, filename: str | None = None
+    request: Request, response: Response, services: ServicesDep, caller: SubmitterDep, filename: str | None = None
 ) -> UploadView:
     """Take a Parquet file; the answer's `uri` is what a job's `input` takes.
 
@@ -51,21 +52,25 @@ async def upload(
             part = form.get("file")
             if not isinstance(part, UploadFile):
                 raise InvalidJob("file", "the form has no file under this name")
-            save = partial(_save, services, filename or part.filename or "upload.parquet", _chunks(part.file))
+            save = partial(_save, services, caller, filename or part.filename or "upload.parquet", _chunks(part.file))
             view = await anyio.to_thread.run_sync(save)
     else:
         body = request.stream()
-        save = partial(_save, services, filename or "upload.parquet", _pulled(body))
+        save = partial(_save, services, caller, filename or "upload.parquet", _pulled(body))
         view = await anyio.to_thread.run_sync(save)
     response.headers["Location"] = view.uri
     return view
 
 
-def _save(services: Services, filename: str, chunks: Iterator[bytes]) -> UploadView:
+def _save(services: Services, caller: Caller, filename: str, chunks: Iterator[bytes]) -> UploadView:
     upload_id = f"upl_{secrets.token_hex(12)}"
+    limit = services.settings.max_upload_bytes
+    with services.sessions.begin() as session:
+        uploads = tenants.folders(session, services.settings, caller.tenant).uploads
+    uploads.mkdir(parents=True, exist_ok=True)
     with naming("file"):
-        stored = files.store_upload(services.settings, upload_id=upload_id, filename=filename, chunks=chunks)
-    return UploadView.of(files.record_upload(services.sessions, stored))
+        stored = files.store_upload(uploads, upload_id=upload_id, filename=filename, chunks=chunks, max_bytes=limit)
+    return UploadView.of(files.record_upload(services.sessions, stored, caller.tenant))
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:

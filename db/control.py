@@ -17,13 +17,13 @@ from db.session import db_now
 ALIVE = (JobStatus.VALIDATING, JobStatus.RUNNING, JobStatus.PAUSED)
 
 
-def cancel(session: Session, job_id: str) -> Job:
+def cancel(session: Session, job_id: str, tenant: str) -> Job:
     """Stop a job: shards that were never begun at once, running ones at their next beat; finished rows are kept.
 
     CANCELLED directly when no shard was begun, else CANCELLING until the manifest tells what there is. Asking again is
     fine. Raises JobNotFound, and JobNotCancellable for a job that is finalizing or has ended.
     """
-    job = _locked(session, job_id)
+    job = _locked(session, job_id, tenant)
     if job.status in (JobStatus.CANCELLING, JobStatus.CANCELLED):
         return job
     if job.status not in ALIVE:
@@ -65,21 +65,21 @@ def _stop(session: Session, job: Job, stopping: JobStatus) -> None:
     session.flush()
 
 
-def pause(session: Session, job_id: str) -> Job:
+def pause(session: Session, job_id: str, tenant: str) -> Job:
     """Begin nothing more of a job; what runs is saved and given back at its next beat. Asking again is fine.
 
     Raises JobNotFound, and WrongState for a job that is finalizing, stopping or at its end.
     """
-    job = _locked(session, job_id)
+    job = _locked(session, job_id, tenant)
     if job.status not in ALIVE:
         raise WrongState(job_id, job.status, "paused")
     job.status = JobStatus.PAUSED
     return jobs.fresh(session, job)
 
 
-def resume(session: Session, job_id: str) -> Job:
+def resume(session: Session, job_id: str, tenant: str) -> Job:
     """Go on with a paused job; one that is not paused goes on anyway. Raises JobNotFound, and WrongState as `pause`."""
-    job = _locked(session, job_id)
+    job = _locked(session, job_id, tenant)
     if job.status not in ALIVE:
         raise WrongState(job_id, job.status, "resumed")
     if job.status is JobStatus.PAUSED:
@@ -95,8 +95,8 @@ def expire_due(session: Session, limit: int = 100) -> None:
         expire(session, job_id)
 
 
-def _locked(session: Session, job_id: str) -> Job:
+def _locked(session: Session, job_id: str, tenant: str) -> Job:
     job = jobs.lock(session, job_id)
-    if job is None:
+    if job is None or job.tenant != tenant:
         raise JobNotFound(job_id)
     return job

@@ -133,3 +133,30 @@ class LinkUnsupported(DomainError):
         super().__init__(f"{folder}: this file system has no hard links ({reason}); choose another output folder")
         self.folder = folder
         self.reason = reason
+
+
+class TenantNotFound(DomainError):
+    code = "tenant_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no tenant {name!r}")
+        self.name = name
+
+
+class KeyNotFound(DomainError):
+    code = "key_not_found"
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"there is no key {key_id!r}")
+        self.key_id = key_id
+
+
+class InvalidKey(DomainError):
+    """A property of a key to be made cannot be what it says."""
+
+    code = "invalid_key"
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason

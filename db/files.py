@@ -1,4 +1,4 @@
-"""Uploads: Parquet files that clients sent, kept under the home folder, and named by upload://<id> in a job."""
+"""Uploads: Parquet files that clients sent, kept in a folder of their tenant, and named by upload://<id> in a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from db.errors import InvalidDataset, UploadNotFound, UploadTooLarge
 from db.models import Upload
 from db.publish import publish
 from db.session import db_now
-from db.settings import Settings
+from db.tenants import Folders
 
 SCHEME = "upload://"
 ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -33,8 +33,8 @@ class Stored:
     num_rows: int
 
 
-def store_upload(settings: Settings, *, upload_id: str, filename: str, chunks: Iterable[bytes]) -> Stored:
-    """Store a Parquet file chunk by chunk and check its footer. `upload_id` is a new id.
+def store_upload(uploads: Path, *, upload_id: str, filename: str, chunks: Iterable[bytes], max_bytes: int) -> Stored:
+    """Store a Parquet file chunk by chunk in a tenant's uploads, and check its footer. `upload_id` is a new id.
 
     Raises UploadTooLarge, and InvalidDataset naming `filename`; then nothing is kept.
     """
@@ -45,23 +45,23 @@ def store_upload(settings: Settings, *, upload_id: str, filename: str, chunks: I
         size = 0
         for chunk in chunks:
             size += len(chunk)
-            if size > settings.max_upload_bytes:
-                raise UploadTooLarge(name, settings.max_upload_bytes)
+            if size > max_bytes:
+                raise UploadTooLarge(name, max_bytes)
             file.write(chunk)
         file.flush()
         found.append(_inspect(Path(os.path.realpath(file.name)), name))
 
-    path = upload_path(settings, upload_id)
+    path = upload_path(uploads, upload_id)
     published = publish(path.parent, path.name, fill)
     assert published.created, f"upload id {upload_id} was used before"
     return Stored(upload_id, name, path, published.num_bytes, found[0].num_rows)
 
 
-def record_upload(sessions: sessionmaker[Session], stored: Stored) -> Upload:
+def record_upload(sessions: sessionmaker[Session], stored: Stored, tenant: str) -> Upload:
     """Record a stored file. Where that fails the file goes too: no one has been told its id."""
     try:
         with sessions.begin() as session:
-            upload = Upload(id=stored.id, filename=stored.filename, num_bytes=stored.num_bytes)
+            upload = Upload(id=stored.id, tenant=tenant, filename=stored.filename, num_bytes=stored.num_bytes)
             upload.num_rows, upload.created_at = stored.num_rows, db_now()
             session.add(upload)
             session.flush()
@@ -87,30 +87,30 @@ def _inspect(path: Path, name: str) -> datasets.Dataset:
         raise InvalidDataset(error.code, name, error.reason, error.column, error.row) from error
 
 
-def upload_path(settings: Settings, upload_id: str) -> Path:
+def upload_path(uploads: Path, upload_id: str) -> Path:
     """Where the upload's file lies, or would lie. Raises UploadNotFound for what cannot be an id."""
     if not ID.fullmatch(upload_id):
         raise UploadNotFound(upload_id)
-    return settings.uploads / f"{upload_id}.parquet"
+    return uploads / f"{upload_id}.parquet"
 
 
-def get_upload(session: Session, upload_id: str) -> Upload:
-    """Raises UploadNotFound."""
+def get_upload(session: Session, upload_id: str, tenant: str) -> Upload:
+    """Raises UploadNotFound, also for an upload of another tenant."""
     upload = session.get(Upload, upload_id)
-    if upload is None:
+    if upload is None or upload.tenant != tenant:
         raise UploadNotFound(upload_id)
     return upload
 
 
-def resolve_input(uri: str, settings: Settings) -> Path:
-    """The file or folder that a job's `input` names: upload://<id>, a path, or file:///path under a data root.
+def resolve_input(uri: str, folders: Folders) -> Path:
+    """The file or folder that a job's `input` names: upload://<id>, a path, or file:///path under a root of the tenant.
 
     Raises UploadNotFound or DatasetRefused.
     """
     if not uri.startswith(SCHEME):
-        return uris.resolve(uri, settings.roots)
+        return uris.resolve(uri, folders.roots)
     upload_id = uri[len(SCHEME) :]
-    path = Path(os.path.realpath(upload_path(settings, upload_id)))
+    path = Path(os.path.realpath(upload_path(folders.uploads, upload_id)))
     if not path.is_file():
         raise UploadNotFound(upload_id)
     return path

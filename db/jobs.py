@@ -35,23 +35,25 @@ def create(
     session: Session,
     spec: JobSpec,
     *,
+    tenant: str,
     job_id: str,
     output_uri: str,
     num_rows: int,
     idempotency_key: str | None,
     retry_of: str | None = None,
 ) -> tuple[Job, bool]:
-    """Insert a job: (job, True). A key used before gives (that job, False) when its specification was the same.
+    """Insert a job: (job, True). A key that the tenant used before gives (that job, False) when its specification was
+    the same.
 
     Any number of callers may use one key at once: one of them creates. Raises IdempotencyConflict, and InvalidJob when
     another open job writes to the same output.
     """
     if idempotency_key is not None and not (0 < len(idempotency_key) <= 255 and idempotency_key.isprintable()):
         raise InvalidJob("idempotency_key", "must have 1 to 255 printable characters")
-    earlier = _by_key(session, idempotency_key)
+    earlier = by_key(session, tenant, idempotency_key)
     if earlier is not None:
-        return _same(earlier, spec), False
-    job = Job(id=job_id, spec=spec.model_dump(mode="json"), idempotency_key=idempotency_key)
+        return same(earlier, spec), False
+    job = Job(id=job_id, tenant=tenant, spec=spec.model_dump(mode="json"), idempotency_key=idempotency_key)
     job.output_uri, job.num_rows, job.created_at = output_uri, num_rows, db_now()
     job.priority, job.retry_of = spec.priority, retry_of
     if spec.deadline_seconds is not None:
@@ -60,21 +62,26 @@ def create(
         with session.begin_nested():
             session.add(job)
     except IntegrityError:
-        earlier = _by_key(session, idempotency_key)
+        earlier = by_key(session, tenant, idempotency_key)
         if earlier is not None:
-            return _same(earlier, spec), False
-        other = session.scalar(select(Job.id).where(Job.output_uri == output_uri, Job.status.not_in(TERMINAL)))
+            return same(earlier, spec), False
+        other = session.scalar(select(Job).where(Job.output_uri == output_uri, Job.status.not_in(TERMINAL)))
         if other is not None:
-            raise InvalidJob("output", f"{output_uri!r} is being written by job {other!r}") from None
+            whose = f"job {other.id!r}" if other.tenant == tenant else "another job"
+            raise InvalidJob("output", f"{output_uri!r} is being written by {whose}") from None
         raise
     return fresh(session, job), True
 
 
-def _by_key(session: Session, key: str | None) -> Job | None:
-    return None if key is None else session.scalar(select(Job).where(Job.idempotency_key == key))
+def by_key(session: Session, tenant: str, key: str | None) -> Job | None:
+    """The job that the tenant submitted under this key."""
+    if key is None:
+        return None
+    return session.scalar(select(Job).where(Job.tenant == tenant, Job.idempotency_key == key))
 
 
-def _same(job: Job, spec: JobSpec) -> Job:
+def same(job: Job, spec: JobSpec) -> Job:
+    """The job, if it is of this specification. Raises IdempotencyConflict."""
     if JobSpec.model_validate(job.spec) != spec:
         raise IdempotencyConflict(str(job.idempotency_key))
     return job
@@ -87,19 +94,21 @@ def fresh(session: Session, job: Job) -> Job:
     return job
 
 
-def get(session: Session, job_id: str) -> Job:
-    """The job as it is now. Raises JobNotFound."""
+def get(session: Session, job_id: str, tenant: str) -> Job:
+    """The job as it is now. Raises JobNotFound, also for a job of another tenant."""
     job = session.get(Job, job_id, populate_existing=True)
-    if job is None:
+    if job is None or job.tenant != tenant:
         raise JobNotFound(job_id)
     return job
 
 
-def listing(session: Session, *, limit: int, after: str | None = None, status: JobStatus | None = None) -> list[Job]:
-    """At most `limit` jobs, newest first, older than the job `after`. Raises JobNotFound for an unknown `after`."""
-    query = select(Job).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit)
+def listing(
+    session: Session, tenant: str, *, limit: int, after: str | None = None, status: JobStatus | None = None
+) -> list[Job]:
+    """At most `limit` jobs of a tenant, newest first, older than its job `after`. Raises JobNotFound for an unknown."""
+    query = select(Job).where(Job.tenant == tenant).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit)
     if after is not None:
-        query = query.where(tuple_(Job.created_at, Job.id) < (get(session, after).created_at, after))
+        query = query.where(tuple_(Job.created_at, Job.id) < (get(session, after, tenant).created_at, after))
     if status is not None:
         query = query.where(Job.status == status)
     return list(session.scalars(query))

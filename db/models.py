@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
     CheckConstraint,
-    Enum,
-    Float,
     ForeignKey,
     Index,
     Integer,
@@ -18,14 +16,13 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
+
+from db.accounts import DEFAULT, Tenant
+from db.base import Base, text_enum
 
 # SQLite gives an autoincrementing key to INTEGER alone.
 BigId = BigInteger().with_variant(Integer, "sqlite")
-
-
-class Base(DeclarativeBase):
-    type_annotation_map: ClassVar = {float: Float(53), int: BigInteger, dict[str, Any]: JSON}
 
 
 class JobStatus(enum.StrEnum):
@@ -63,19 +60,19 @@ class ShardStatus(enum.StrEnum):
     FAILED = "failed"
 
 
-def _enum(kind: type[enum.Enum]) -> Enum:
-    """Stored as its value, as text with a check: readable in SQL and easy to extend by migration."""
-    values = [member.value for member in kind]
-    return Enum(kind, native_enum=False, length=32, create_constraint=True, values_callable=lambda _: values)
+def tenant_column() -> Mapped[str]:
+    """The tenant that a row belongs to; nobody else is told that it exists."""
+    return mapped_column(String(63), ForeignKey(Tenant.name), server_default=text(f"'{DEFAULT}'"))
 
 
 class Job(Base):
     __tablename__ = "jobs"
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    status: Mapped[JobStatus] = mapped_column(_enum(JobStatus), default=JobStatus.VALIDATING)
+    status: Mapped[JobStatus] = mapped_column(text_enum(JobStatus), default=JobStatus.VALIDATING)
+    tenant: Mapped[str] = tenant_column()
     spec: Mapped[dict[str, Any]] = mapped_column(JSON)
-    idempotency_key: Mapped[str | None] = mapped_column(String(255), unique=True)
+    idempotency_key: Mapped[str | None] = mapped_column(String(255))
     output_uri: Mapped[str] = mapped_column(String(4096))
     num_rows: Mapped[int] = mapped_column(BigInteger)
     # What split learnt and every attempt must see alike: the label prior, for example. None until split has run.
@@ -108,7 +105,8 @@ class Job(Base):
     __table_args__ = (
         CheckConstraint("num_rows >= 0", name="rows_not_negative"),
         CheckConstraint("rows_succeeded + rows_failed <= num_rows", name="rows_add_up"),
-        Index("jobs_by_age", "created_at", "id"),
+        UniqueConstraint("tenant", "idempotency_key", name="jobs_idempotency_keys"),
+        Index("jobs_by_age", "tenant", "created_at", "id"),
         Index("jobs_by_status", "status"),
         # Two jobs must not write into one folder; it is free again once the first has ended.
         Index("jobs_open_outputs", "output_uri", unique=True, sqlite_where=text(OPEN), postgresql_where=text(OPEN)),
@@ -127,7 +125,7 @@ class Shard(Base):
     start_row: Mapped[int] = mapped_column(BigInteger)
     stop_row: Mapped[int] = mapped_column(BigInteger)
     first_row: Mapped[int] = mapped_column(BigInteger)
-    status: Mapped[ShardStatus] = mapped_column(_enum(ShardStatus), default=ShardStatus.PENDING)
+    status: Mapped[ShardStatus] = mapped_column(text_enum(ShardStatus), default=ShardStatus.PENDING)
     # The lease: `fence` grows with every claim, and only its holder may write. 0: the shard was never begun.
     fence: Mapped[int] = mapped_column(Integer, default=0)
     attempts: Mapped[int] = mapped_column(Integer, default=0)  # since the last one that got on
@@ -160,11 +158,12 @@ class Shard(Base):
 
 
 class Upload(Base):
-    """A Parquet file that a client sent. Its bytes lie in the uploads folder under the id."""
+    """A Parquet file that a client sent. Its bytes lie in the tenant's uploads folder under the id."""
 
     __tablename__ = "uploads"
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    tenant: Mapped[str] = tenant_column()
     filename: Mapped[str] = mapped_column(String(1024))
     num_bytes: Mapped[int] = mapped_column(BigInteger)
     num_rows: Mapped[int] = mapped_column(BigInteger)

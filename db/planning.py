@@ -14,6 +14,7 @@ from db import columns, datasets, files, uris
 from db.errors import InvalidJob
 from db.settings import Settings
 from db.specs import JobSpec
+from db.tenants import Folders
 
 Naming = Callable[[str], AbstractContextManager[None]]
 
@@ -30,14 +31,14 @@ def unnamed(field: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def plan(spec: JobSpec, job_id: str, settings: Settings, naming: Naming = unnamed) -> Plan:
-    """Check the input's footers against the specification, and the output's place.
+def plan(spec: JobSpec, job_id: str, folders: Folders, settings: Settings, naming: Naming = unnamed) -> Plan:
+    """Check the input's footers against the specification, and the output's place. `folders` are the tenant's.
 
     `naming(field)` is entered around what checks that field of the job. Raises DatasetRefused, UploadNotFound,
     InvalidDataset and InvalidJob.
     """
     with naming("input"):
-        source = files.resolve_input(spec.input, settings)
+        source = files.resolve_input(spec.input, folders)
         dataset = datasets.inspect(source)
     for field, check in columns.input_checks(spec):
         with naming(field):
@@ -46,14 +47,14 @@ def plan(spec: JobSpec, job_id: str, settings: Settings, naming: Naming = unname
     num_rows = min(dataset.num_rows, spec.max_rows or dataset.num_rows)
     if num_rows > settings.max_job_rows:
         raise InvalidJob("input", f"{num_rows} rows are more than this server's limit of {settings.max_job_rows}")
-    return Plan(_output(spec, job_id, source, settings, naming), num_rows)
+    return Plan(_output(spec, job_id, source, folders, naming), num_rows)
 
 
-def _output(spec: JobSpec, job_id: str, source: Path, settings: Settings, naming: Naming) -> Path:
+def _output(spec: JobSpec, job_id: str, source: Path, folders: Folders, naming: Naming) -> Path:
     if spec.output is None:
-        return settings.data_folder / job_id
+        return folders.data / job_id
     with naming("output"):
-        output = uris.resolve_output(spec.output, settings.roots)
+        output = uris.resolve_output(spec.output, folders.roots)
     if source.is_dir() and output.is_relative_to(source):
         raise InvalidJob("output", f"{output} lies inside the input folder {source}")
     return output

@@ -37,8 +37,11 @@ class Settings(BaseSettings):
         default=(),
         description="Folders (JSON list) that dataset URIs may name; the home's `data` and `uploads` always count.",
     )
-    host: str = Field(default="127.0.0.1", description="Address the API listens on.")
+    host: str = Field(
+        default="127.0.0.1", description="Address the API listens on; other than loopback only with `auth`."
+    )
     port: int = Field(default=8642, ge=0, le=65535, description="Port the API listens on; 0 picks a free one.")
+    auth: bool = Field(default=False, description="Demand an API key with every request.")
     url: str = Field(
         default="",
         description="Address of a running API for the command line; empty: this home's own, started if needed.",

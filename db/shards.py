@@ -40,6 +40,7 @@ class Claim:
     attempts: int  # since one got on, this one included
     spec: JobSpec
     output_uri: str
+    tenant: str
     prepared: dict[str, Any] = field(default_factory=dict)
     marks: int = 0  # of the checkpoints, as the attempt before saw them
     stopping: JobStatus | None = None  # the job is: write what is finished, and compute nothing
@@ -128,6 +129,7 @@ def _claimed(job: Job, shard: Shard) -> Claim:
         attempts=shard.attempts,
         spec=JobSpec.model_validate(job.spec),
         output_uri=job.output_uri,
+        tenant=job.tenant,
         prepared=job.prepared or {},
         marks=shard.marks,
         stopping=job.status if job.status in STOPPING else None,

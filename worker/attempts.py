@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from db import shards
+from db import shards, tenants
 from db.shards import Beat, Claim
+from db.tenants import Folders
 from db.uris import resolve
 from worker.checkpoints import Checkpoint, Saved, checkpoint_path
 from worker.parts import Tally
@@ -28,6 +29,7 @@ class Attempt:
     process: Process
     claim: Claim
     folder: Path = field(init=False, default=Path())
+    folders: Folders = field(init=False)
     saved: Saved = field(init=False)
     tally: Tally = field(default_factory=Tally)
 
@@ -42,8 +44,10 @@ class Attempt:
 
         Raises Stopped when the lease is lost already.
         """
+        with self.process.sessions.begin() as session:
+            self.folders = tenants.folders(session, self.process.settings, self.claim.tenant)
         # Checked again: links inside the roots may have changed since the submission.
-        self.folder = resolve(self.claim.output_uri, self.process.settings.roots)
+        self.folder = resolve(self.claim.output_uri, self.folders.roots)
         self.saved = self.look()
         self._count(self.saved)
 

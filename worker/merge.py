@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import structlog
 from sqlalchemy import select
 
-from db import jobs, phases
+from db import jobs, phases, tenants
 from db.errors import DomainError
 from db.models import Job, JobStatus, Shard, ShardStatus
 from db.publish import publish, sweep_tmp
@@ -56,7 +56,9 @@ def merge(process: Process, job_id: str) -> None:
 
 
 def _merge(process: Process, job: Job) -> None:
-    folder = resolve(job.output_uri, process.settings.roots)
+    with process.sessions.begin() as session:
+        roots = tenants.folders(session, process.settings, job.tenant).roots
+    folder = resolve(job.output_uri, roots)
     sweep_tmp(folder, older_than=0.0)  # of killed attempts: nobody who may write is at work any more
     publish(folder, MANIFEST, lambda sink: _write(process, job, folder, sink))
     if job.status is JobStatus.FINALIZING:

@@ -104,7 +104,7 @@ def _close(attempt: Attempt, stopping: JobStatus) -> Made | None:
 
 
 def _schema(attempt: Attempt) -> pa.Schema:
-    return datasets.inspect(resolve(attempt.claim.file, attempt.process.settings.roots)).schema
+    return datasets.inspect(resolve(attempt.claim.file, attempt.folders.roots)).schema
 
 
 def _done(attempt: Attempt, made: Made) -> None:

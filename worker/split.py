@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from db import columns, datasets, phases
+from db import columns, datasets, phases, tenants
 from db.datasets import Dataset
 from db.errors import DomainError
 from db.files import resolve_input
@@ -73,10 +73,12 @@ def retry_phase(process: Process, job: Job, error: Exception) -> None:
 
 def _split(process: Process, job: Job, heart: Heartbeat) -> None:
     settings, spec = process.settings, JobSpec.model_validate(job.spec)
-    dataset = datasets.inspect(resolve_input(spec.input, settings))
+    with process.sessions.begin() as session:
+        folders = tenants.folders(session, settings, job.tenant)
+    dataset = datasets.inspect(resolve_input(spec.input, folders))
     for _, check in columns.input_checks(spec):  # as at submission: the files may be others by now
         check(dataset)
-    resolve_output(job.output_uri, settings.roots).mkdir(parents=True, exist_ok=True)
+    resolve_output(job.output_uri, folders.roots).mkdir(parents=True, exist_ok=True)
     prepared = prepare(process, job, spec, dataset, heart)
     shards = plan_shards(dataset, spec.shard_rows or settings.shard_rows, spec.max_rows)
     with process.sessions.begin() as session:

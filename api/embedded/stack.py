@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from api.auth import check_exposure
 from api.client import Client
 from api.embedded import broker
 from api.embedded.children import Child, ChildError
@@ -133,7 +134,8 @@ class Stack:
 
 @contextmanager
 def embedded(settings: Settings, *, logs: Path | None, lasting: bool) -> Iterator[Stack]:
-    """The service of a home while the block runs. Raises HomeInUseError, PortTakenError and ChildError."""
+    """The service of a home while the block runs. Raises AuthRequired, HomeInUseError, PortTakenError, ChildError."""
+    check_exposure(settings)
     with HomeLock(settings.home) as lock:
         stack = Stack(settings, logs)
         stack.start()

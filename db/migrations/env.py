@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from db.models import Base
+from db import models  # noqa: F401 - its tables, and what they refer to, join the metadata
+from db.base import Base
 
 context.configure(
     connection=context.config.attributes["connection"],

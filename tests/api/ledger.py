@@ -69,7 +69,7 @@ def finish(services: Services, claim: Claim, content: bytes, failed: int = 0) ->
 
 def merge(services: Services, job_id: str) -> None:
     with services.sessions.begin() as session:
-        folder = Path(jobs.get(session, job_id).output_uri)
+        folder = Path(jobs.get(session, job_id, "default").output_uri)
         (folder / "_manifest.json").write_text("{}")
         (folder / "_SUCCESS").write_text("")
         assert jobs.complete(session, job_id) is not None

@@ -239,7 +239,7 @@ def test_rates_leave_the_loading_of_the_model_out(http: TestClient, tweets: Path
     finish(services, split(services, job_id, (3,))[0], b"part")
     merge(services, job_id)
     with services.sessions.begin() as session:
-        job = jobs.get(session, job_id)
+        job = jobs.get(session, job_id, "default")
         assert job.finished_at is not None
         job.started_at, job.running_at = job.finished_at - 60.0, job.finished_at - 6.0
     view = http.get(f"/v1/jobs/{job_id}").json()

@@ -67,7 +67,7 @@ def test_database_away(http: TestClient, app: FastAPI, monkeypatch: pytest.Monke
     def refuse() -> None:
         raise OperationalError("SELECT 1", {}, Exception("connection refused"))
 
-    monkeypatch.setattr("api.jobs.jobs.get", lambda session, job_id: refuse())
+    monkeypatch.setattr("api.jobs.jobs.get", lambda session, job_id, tenant: refuse())
     answer = http.get("/v1/jobs/job_x")
     assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
     assert answer.headers["retry-after"] == "5"
@@ -75,7 +75,7 @@ def test_database_away(http: TestClient, app: FastAPI, monkeypatch: pytest.Monke
 
 
 def test_an_unforeseen_error_tells_nothing(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.jobs.jobs.get", lambda session, job_id: 1 / 0)
+    monkeypatch.setattr("api.jobs.jobs.get", lambda session, job_id, tenant: 1 / 0)
     answer = http.get("/v1/jobs/job_x")
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert "division" not in answer.text

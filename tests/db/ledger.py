@@ -27,7 +27,15 @@ def add_job(sessions: Sessions, job_id: str = "j", *, num_shards: int = 1, shard
     """A RUNNING job of equal shards; their ids in order."""
     with sessions.begin() as session:
         num_rows = num_shards * shard_rows
-        jobs.create(session, SPEC, job_id=job_id, output_uri=f"/out/{job_id}", num_rows=num_rows, idempotency_key=None)
+        jobs.create(
+            session,
+            SPEC,
+            tenant="default",
+            job_id=job_id,
+            output_uri=f"/out/{job_id}",
+            num_rows=num_rows,
+            idempotency_key=None,
+        )
         job = phases.begin_split(session, job_id, 3)
         assert job is not None
         plans = [
@@ -66,7 +74,7 @@ def expire(sessions: Sessions, shard_id: int) -> None:
 
 def job(sessions: Sessions, job_id: str = "j") -> Job:
     with sessions.begin() as session:
-        return jobs.get(session, job_id)
+        return jobs.get(session, job_id, "default")
 
 
 def shard(sessions: Sessions, shard_id: int) -> Shard:

@@ -36,15 +36,15 @@ def test_pause_and_resume(sessions: Sessions) -> None:
     ids = add_job(sessions, num_shards=2)
     taken = take(sessions, ids[0])
     with sessions.begin() as session:
-        assert control.pause(session, "j").status is JobStatus.PAUSED
-        assert control.pause(session, "j").status is JobStatus.PAUSED
+        assert control.pause(session, "j", "default").status is JobStatus.PAUSED
+        assert control.pause(session, "j", "default").status is JobStatus.PAUSED
         assert shards.beat(session, taken, lease_seconds=60, progress=Progress(3)) is Beat.PAUSE
         assert shards.release(session, taken)
     assert send(sessions) == []
     with sessions.begin() as session:
         assert shards.claim(session, ids[1], owner="w", lease_seconds=60, max_attempts=3) is None
-        assert control.resume(session, "j").status is JobStatus.RUNNING
-        assert control.resume(session, "j").status is JobStatus.RUNNING
+        assert control.resume(session, "j", "default").status is JobStatus.RUNNING
+        assert control.resume(session, "j", "default").status is JobStatus.RUNNING
     assert send(sessions) == [Wakeup("run", shard_id) for shard_id in ids]
     assert take(sessions, ids[0]).attempts == 1
 
@@ -53,34 +53,34 @@ def test_the_last_shard_may_finish_while_its_job_is_paused(sessions: Sessions) -
     (shard_id,) = add_job(sessions)
     taken = take(sessions, shard_id)
     with sessions.begin() as session:
-        control.pause(session, "j")
+        control.pause(session, "j", "default")
     assert finish(sessions, taken) == Finish(accepted=True, last=True)
     with sessions.begin() as session:
         with pytest.raises(WrongState, match="job 'j' is finalizing: it cannot be paused"):
-            control.pause(session, "j")
+            control.pause(session, "j", "default")
         jobs.complete(session, "j")
         with pytest.raises(WrongState, match="job 'j' is completed: it cannot be resumed"):
-            control.resume(session, "j")
+            control.resume(session, "j", "default")
         for call in (control.pause, control.resume):
             with pytest.raises(JobNotFound):
-                call(session, "nope")
+                call(session, "nope", "default")
 
 
 def test_a_job_that_waits_for_its_split_can_be_paused(sessions: Sessions) -> None:
     with sessions.begin() as session:
-        jobs.create(session, SPEC, job_id="a", output_uri="/out/a", num_rows=3, idempotency_key=None)
-        control.pause(session, "a")
+        jobs.create(session, SPEC, tenant="default", job_id="a", output_uri="/out/a", num_rows=3, idempotency_key=None)
+        control.pause(session, "a", "default")
     assert send(sessions) == []
     with sessions.begin() as session:
-        assert control.resume(session, "a").status is JobStatus.VALIDATING
+        assert control.resume(session, "a", "default").status is JobStatus.VALIDATING
     assert send(sessions) == [Wakeup("split", "a")]
 
 
 def test_a_paused_job_can_be_cancelled(sessions: Sessions) -> None:
     add_job(sessions, num_shards=2)
     with sessions.begin() as session:
-        control.pause(session, "j")
-        assert control.cancel(session, "j").status is JobStatus.CANCELLED
+        control.pause(session, "j", "default")
+        assert control.cancel(session, "j", "default").status is JobStatus.CANCELLED
     assert statuses(sessions) == [ShardStatus.CANCELLED] * 2
 
 
@@ -108,7 +108,9 @@ def test_a_deadline_stops_the_job_and_every_shard_is_written(sessions: Sessions)
 def test_a_deadline_before_the_split_ends_the_job(sessions: Sessions) -> None:
     spec = SPEC.model_copy(update={"deadline_seconds": 3600.0, "priority": 7})
     with sessions.begin() as session:
-        made, _ = jobs.create(session, spec, job_id="a", output_uri="/out/a", num_rows=3, idempotency_key=None)
+        made, _ = jobs.create(
+            session, spec, tenant="default", job_id="a", output_uri="/out/a", num_rows=3, idempotency_key=None
+        )
     assert (made.priority, round((made.expires_at or 0) - made.created_at)) == (7, 3600)
     pass_deadline(sessions, "a")
     assert send(sessions) == []

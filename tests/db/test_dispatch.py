@@ -29,7 +29,15 @@ def age(sessions: Sessions, seconds: float) -> None:
 
 def validating(sessions: Sessions, job_id: str) -> None:
     with sessions.begin() as session:
-        jobs.create(session, SPEC, job_id=job_id, output_uri=f"/out/{job_id}", num_rows=1, idempotency_key=None)
+        jobs.create(
+            session,
+            SPEC,
+            tenant="default",
+            job_id=job_id,
+            output_uri=f"/out/{job_id}",
+            num_rows=1,
+            idempotency_key=None,
+        )
 
 
 def test_new_jobs_are_split_once_oldest_first_and_again_when_lost(sessions: Sessions) -> None:

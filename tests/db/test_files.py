@@ -15,6 +15,7 @@ from db import files
 from db.errors import DatasetRefused, InvalidDataset, UploadNotFound, UploadTooLarge
 from db.models import Upload
 from db.settings import Settings
+from db.tenants import default_folders
 from tests.db.ledger import Sessions
 
 
@@ -26,20 +27,22 @@ def parquet_bytes(num_rows: int = 3) -> bytes:
 
 def save(sessions: Sessions, settings: Settings, data: bytes, filename: str = "a.parquet") -> Upload:
     chunks = (data[start : start + 10] for start in range(0, len(data), 10))
-    stored = files.store_upload(settings, upload_id="upl_1", filename=filename, chunks=chunks)
-    return files.record_upload(sessions, stored)
+    stored = files.store_upload(
+        settings.uploads, upload_id="upl_1", filename=filename, chunks=chunks, max_bytes=settings.max_upload_bytes
+    )
+    return files.record_upload(sessions, stored, "default")
 
 
 def test_an_upload_is_stored_recorded_and_found_by_its_uri(sessions: Sessions, settings: Settings) -> None:
     data = parquet_bytes()
     saved = save(sessions, settings, data, "C:\\tables\\my table\0.parquet")
     assert (saved.filename, saved.num_bytes, saved.num_rows) == ("my table.parquet", len(data), 3)
-    path = files.upload_path(settings, "upl_1")
+    path = files.upload_path(settings.uploads, "upl_1")
     assert path.read_bytes() == data
-    assert files.resolve_input("upload://upl_1", settings) == path.resolve()
+    assert files.resolve_input("upload://upl_1", default_folders(settings)) == path.resolve()
     assert [path.name for path in settings.uploads.iterdir()] == ["upl_1.parquet"]
     with sessions.begin() as session:
-        assert files.get_upload(session, "upl_1").num_rows == 3
+        assert files.get_upload(session, "upl_1", "default").num_rows == 3
 
 
 def test_a_file_that_is_no_parquet_is_refused_under_the_clients_name(sessions: Sessions, settings: Settings) -> None:
@@ -69,7 +72,7 @@ def test_a_client_that_breaks_off_leaves_nothing(settings: Settings) -> None:
         raise ConnectionResetError("the client went away")
 
     with pytest.raises(ConnectionResetError):
-        files.store_upload(settings, upload_id="upl_1", filename="a", chunks=chunks())  # type: ignore[arg-type]
+        files.store_upload(settings.uploads, upload_id="upl_1", filename="a", chunks=chunks(), max_bytes=1000)  # type: ignore[arg-type]
     assert list(settings.uploads.iterdir()) == []
 
 
@@ -85,13 +88,16 @@ def test_a_file_that_cannot_be_recorded_does_not_stay(sessions: Sessions, settin
 def test_ids_of_no_upload(sessions: Sessions, settings: Settings, upload_id: str) -> None:
     save(sessions, settings, parquet_bytes())
     with pytest.raises(UploadNotFound):
-        files.resolve_input(f"upload://{upload_id}", settings)
+        files.resolve_input(f"upload://{upload_id}", default_folders(settings))
     with sessions.begin() as session, pytest.raises(UploadNotFound):
-        files.get_upload(session, upload_id.replace("\0", ""))
+        files.get_upload(session, upload_id.replace("\0", ""), "default")
 
 
 def test_other_inputs_are_paths_under_the_roots(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "in.parquet").touch()
-    assert files.resolve_input(f"file://{tmp_path}/in.parquet", settings) == (tmp_path / "in.parquet").resolve()
+    assert (
+        files.resolve_input(f"file://{tmp_path}/in.parquet", default_folders(settings))
+        == (tmp_path / "in.parquet").resolve()
+    )
     with pytest.raises(DatasetRefused):
-        files.resolve_input("/etc/passwd", settings)
+        files.resolve_input("/etc/passwd", default_folders(settings))

@@ -18,7 +18,13 @@ from tests.db.ledger import SPEC, Sessions, add_job, finish, job, shard, statuse
 def create(sessions: Sessions, job_id: str, key: str | None = None, output: str | None = None) -> tuple[str, bool]:
     with sessions.begin() as session:
         made, created = jobs.create(
-            session, SPEC, job_id=job_id, output_uri=output or f"/out/{job_id}", num_rows=3, idempotency_key=key
+            session,
+            SPEC,
+            tenant="default",
+            job_id=job_id,
+            output_uri=output or f"/out/{job_id}",
+            num_rows=3,
+            idempotency_key=key,
         )
         return made.id, created
 
@@ -40,7 +46,9 @@ def test_an_idempotency_key_gives_the_same_job_and_refuses_another_specification
     assert create(sessions, "b", "key") == ("a", False)
     other = SPEC.model_copy(update={"model": "another"})
     with sessions.begin() as session, pytest.raises(IdempotencyConflict, match="'key'"):
-        jobs.create(session, other, job_id="c", output_uri="/out/c", num_rows=3, idempotency_key="key")
+        jobs.create(
+            session, other, tenant="default", job_id="c", output_uri="/out/c", num_rows=3, idempotency_key="key"
+        )
 
 
 def test_16_threads_with_one_idempotency_key_make_one_job(sessions: Sessions) -> None:
@@ -66,7 +74,7 @@ def test_two_open_jobs_never_share_an_output(sessions: Sessions) -> None:
     assert made.count("refused: output") == 7
     (first,) = set(made) - {"refused: output"}
     with sessions.begin() as session:
-        control.cancel(session, first)
+        control.cancel(session, first, "default")
     assert create(sessions, "later", output="/out/same") == ("later", True)
 
 
@@ -76,20 +84,20 @@ def test_listing_is_newest_first_in_pages_by_status(sessions: Sessions) -> None:
     with sessions.begin() as session:
         # Equal times are told apart by the id.
         session.execute(update(Job).where(Job.id.in_(["j1", "j2"])).values(created_at=1000.0))
-        control.cancel(session, "j3")
-        assert [j.id for j in jobs.listing(session, limit=10)] == ["j4", "j3", "j0", "j2", "j1"]
-        assert [j.id for j in jobs.listing(session, limit=2, after="j3")] == ["j0", "j2"]
-        assert [j.id for j in jobs.listing(session, limit=2, after="j2")] == ["j1"]
-        assert [j.id for j in jobs.listing(session, limit=9, status=JobStatus.CANCELLED)] == ["j3"]
+        control.cancel(session, "j3", "default")
+        assert [j.id for j in jobs.listing(session, "default", limit=10)] == ["j4", "j3", "j0", "j2", "j1"]
+        assert [j.id for j in jobs.listing(session, "default", limit=2, after="j3")] == ["j0", "j2"]
+        assert [j.id for j in jobs.listing(session, "default", limit=2, after="j2")] == ["j1"]
+        assert [j.id for j in jobs.listing(session, "default", limit=9, status=JobStatus.CANCELLED)] == ["j3"]
         with pytest.raises(JobNotFound, match="'nope'"):
-            jobs.listing(session, limit=2, after="nope")
+            jobs.listing(session, "default", limit=2, after="nope")
 
 
 def test_unknown_jobs(sessions: Sessions) -> None:
     with sessions.begin() as session:
         for call in (jobs.get, control.cancel):
             with pytest.raises(JobNotFound, match="'nope'"):
-                call(session, "nope")
+                call(session, "nope", "default")
         assert phases.begin_split(session, "nope", 3) is None
         assert phases.begin_merge(session, "nope", 3) is None
         assert jobs.complete(session, "nope") is None

@@ -96,7 +96,9 @@ class Ledger(RuleBasedStateMachine):
     def create(self) -> None:
         job_id, num_rows = f"j{len(self._seen)}", NUM_SHARDS * ROWS
         with self._sessions.begin() as session:
-            jobs.create(session, SPEC, job_id=job_id, output_uri="/o", num_rows=num_rows, idempotency_key=None)
+            jobs.create(
+                session, SPEC, tenant="default", job_id=job_id, output_uri="/o", num_rows=num_rows, idempotency_key=None
+            )
         self._seen[job_id] = JobStatus.VALIDATING
 
     @precondition(lambda self: self._status() is JobStatus.VALIDATING)
@@ -177,9 +179,9 @@ class Ledger(RuleBasedStateMachine):
                 assert jobs.fail_job(session, self._job_id, code="c", message="m") == (not status.terminal)
             if rarely == 3 and status in (*LATE, *EXPIRY, JobStatus.FAILED):
                 with pytest.raises(JobNotCancellable):
-                    control.cancel(session, self._job_id)
+                    control.cancel(session, self._job_id, "default")
             elif rarely == 3:
-                control.cancel(session, self._job_id)
+                control.cancel(session, self._job_id, "default")
 
     @precondition(lambda self: self._status() in (JobStatus.VALIDATING, JobStatus.RUNNING, JobStatus.PAUSED))
     @rule(how=st.sampled_from(["pause", "resume", "expire"]))

@@ -18,7 +18,15 @@ PLAN = [ShardPlan(0, "/f", 0, 3, 0)]
 
 def create(sessions: Sessions, job_id: str = "a") -> None:
     with sessions.begin() as session:
-        jobs.create(session, SPEC, job_id=job_id, output_uri=f"/out/{job_id}", num_rows=3, idempotency_key=None)
+        jobs.create(
+            session,
+            SPEC,
+            tenant="default",
+            job_id=job_id,
+            output_uri=f"/out/{job_id}",
+            num_rows=3,
+            idempotency_key=None,
+        )
 
 
 def split(sessions: Sessions, *, lease: float = 60, attempts: int = 3) -> Job:
@@ -105,7 +113,7 @@ def test_a_split_that_is_given_back_costs_no_attempt(sessions: Sessions) -> None
 def test_only_the_first_split_counts(sessions: Sessions) -> None:
     add_job(sessions, num_shards=2)
     with sessions.begin() as session:
-        assert not phases.finish_split(session, jobs.get(session, "j"), prepared={"prior": [0.9]}, shards=[])
+        assert not phases.finish_split(session, jobs.get(session, "j", "default"), prepared={"prior": [0.9]}, shards=[])
         assert phases.begin_split(session, "j", 3) is None
     made = job(sessions)
     assert (made.status, made.num_shards, made.prepared) == (JobStatus.RUNNING, 2, {"prior": [0.5]})
@@ -142,9 +150,9 @@ def test_a_paused_jobs_split_goes_to_its_end_and_the_job_stays_paused(sessions: 
     create(sessions)
     begun = split(sessions)
     with sessions.begin() as session:
-        assert control.pause(session, "a").status is JobStatus.PAUSED
+        assert control.pause(session, "a", "default").status is JobStatus.PAUSED
         assert phases.beat(session, begun)
         assert phases.finish_split(session, begun, prepared={}, shards=PLAN)
         assert dispatch.due(session, window=4, redispatch_seconds=60) == []
-        assert control.resume(session, "a").status is JobStatus.RUNNING
+        assert control.resume(session, "a", "default").status is JobStatus.RUNNING
         assert [wakeup.task for wakeup in dispatch.due(session, window=4, redispatch_seconds=60)] == ["run"]

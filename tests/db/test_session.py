@@ -18,7 +18,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from db.models import Base, Job, JobStatus, Shard, Upload
+from db.base import Base
+from db.models import Job, JobStatus, Shard, Upload
 from db.session import MIGRATIONS, NEWEST, connect, db_now, migrate, revision
 
 
@@ -33,7 +34,7 @@ def test_migrations_make_exactly_the_models(engine: sqlalchemy.Engine) -> None:
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_server_default": True})
         assert compare_metadata(context, Base.metadata) == []
-        assert context.get_current_revision() == "0003"
+        assert context.get_current_revision() == "0004"
     migrated = checks(engine)
     with engine.begin() as connection:
         Base.metadata.drop_all(connection)
@@ -68,7 +69,7 @@ def test_a_database_of_the_first_revision_is_brought_up_with_its_rows(database_u
     with Session(engine) as session:
         job = session.get_one(Job, "j")
         assert (job.started_at, job.running_at, job.num_rows) == (2.5, None, 5)
-        assert (job.fence, job.priority, job.expires_at) == (0, 0, None)
+        assert (job.fence, job.priority, job.expires_at, job.tenant) == (0, 0, None, "default")
         # SQLite alters the table of jobs by copying it: what refers to it must not go with the old one.
         shard = session.scalars(select(Shard)).one()
         assert (shard.job_id, shard.fence, shard.marks, shard.not_before) == ("j", 2, 0, 0.0)
@@ -98,7 +99,9 @@ def test_processes_that_start_together_migrate_once(database_url: str) -> None:
     ]
     assert [(process.communicate()[1], process.returncode) for process in started] == [("", 0)] * 4
     engine = connect(database_url)
-    assert set(inspect(engine).get_table_names()) == {"alembic_version", "jobs", "shards", "uploads", "workers"}
+    assert set(inspect(engine).get_table_names()) == {
+        "alembic_version", "api_keys", "jobs", "shards", "tenants", "uploads", "workers",
+    }  # fmt: skip
     engine.dispose()
 
 

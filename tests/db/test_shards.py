@@ -17,7 +17,7 @@ def test_a_claim_carries_all_that_the_work_needs(sessions: Sessions) -> None:
     ids = add_job(sessions, num_shards=2)
     assert take(sessions, ids[1], owner="host:1") == Claim(
         shard_id=ids[1], job_id="j", index=1, file="/data/in.parquet", start_row=10, stop_row=20, first_row=10,
-        fence=1, attempts=1, spec=SPEC, output_uri="/out/j", prepared={"prior": [0.5]},
+        fence=1, attempts=1, spec=SPEC, output_uri="/out/j", tenant="default", prepared={"prior": [0.5]},
     )  # fmt: skip
     held = shard(sessions, ids[1])
     assert (held.status, held.owner, held.fence) == (ShardStatus.RUNNING, "host:1", 1)
@@ -108,7 +108,7 @@ def test_release_in_a_cancelling_job_leaves_the_shard_to_be_closed(sessions: Ses
     (shard_id,) = add_job(sessions)
     taken = take(sessions, shard_id)
     with sessions.begin() as session:
-        control.cancel(session, "j")
+        control.cancel(session, "j", "default")
         assert shards.release(session, taken)
         assert dispatch.due(session, window=1, redispatch_seconds=60) == [Wakeup("run", shard_id)]
     assert statuses(sessions) == [ShardStatus.PENDING]
@@ -165,7 +165,7 @@ def test_cancel_against_claim_and_finish_leaves_no_running_shard_behind_a_cancel
         def act(number: int, job_id: str = job_id, ids: list[int] = ids, held: Claim = held) -> object:
             if number == 0:
                 with sessions.begin() as session:
-                    return control.cancel(session, job_id).status
+                    return control.cancel(session, job_id, "default").status
             return finish(sessions, held) if number == 1 else claim(sessions, ids[number - 1])
 
         together(5, act)

@@ -159,13 +159,13 @@ def test_pause_and_resume_over_and_over(rig_on: RigOn, report: Report) -> None:
     for _ in range(3):
         rig.wait_rows(rig.done() + 150)
         with rig.office.sessions.begin() as session:
-            control.pause(session, "job")
+            control.pause(session, "job", "default")
         eventually(lambda: not at_work(rig), "nothing runs")
         before = rig.done()
         time.sleep(1)
         assert rig.done() == before
         with rig.office.sessions.begin() as session:
-            control.resume(session, "job")
+            control.resume(session, "job", "default")
         started = time.monotonic()
         rig.wait_rows(before + 1)
         slowest = max(slowest, time.monotonic() - started)

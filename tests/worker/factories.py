@@ -55,7 +55,13 @@ class Office:
         num_rows = min(dataset.num_rows, spec.max_rows or dataset.num_rows)
         with self.sessions.begin() as session:
             job, _ = jobs.create(
-                session, spec, job_id=job_id, output_uri=str(output), num_rows=num_rows, idempotency_key=None
+                session,
+                spec,
+                tenant="default",
+                job_id=job_id,
+                output_uri=str(output),
+                num_rows=num_rows,
+                idempotency_key=None,
             )
         return job
 
@@ -82,7 +88,7 @@ class Office:
 
     def job(self, job_id: str = "job") -> Job:
         with self.sessions.begin() as session:
-            return jobs.get(session, job_id)
+            return jobs.get(session, job_id, "default")
 
     def close(self) -> None:
         self.process.runner.close()

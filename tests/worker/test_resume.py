@@ -98,7 +98,7 @@ def test_pause_saves_and_resume_goes_on(eager: Office, tmp_path: Path, computed:
 
     def pause() -> None:
         with eager.sessions.begin() as session:
-            control.pause(session, "job")
+            control.pause(session, "job", "default")
 
     thread = stop_after(10, computed, pause)
     assert eager.work() == ["run"]
@@ -106,7 +106,7 @@ def test_pause_saves_and_resume_goes_on(eager: Office, tmp_path: Path, computed:
     assert eager.job().status is JobStatus.PAUSED
     assert 10 <= len(computed) < 100
     with eager.sessions.begin() as session:
-        control.resume(session, "job")
+        control.resume(session, "job", "default")
     assert eager.work() == ["run", "merge"]
     assert outputs(tmp_path / "out") == [f"ROW {i}" for i in range(100)]
     assert sorted(computed) == list(range(100))
@@ -151,7 +151,7 @@ def test_a_dead_workers_finished_rows_outlive_a_cancel(eager: Office, tmp_path: 
     eager.process.drain.clear()
     with eager.sessions.begin() as session:
         session.execute(update(Shard).values(status=ShardStatus.RUNNING, owner="dead", lease_until=db_now() - 1))
-        assert control.cancel(session, "job").status is JobStatus.CANCELLING
+        assert control.cancel(session, "job", "default").status is JobStatus.CANCELLING
     assert eager.work() == ["run", "merge"]
     job = eager.job()
     assert (job.status, job.rows_succeeded) == (JobStatus.CANCELLED, len(computed))

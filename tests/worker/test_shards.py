@@ -55,7 +55,7 @@ def flip_last_byte(path: Path, column: pq.ColumnChunkMetaData) -> None:
 
 
 def claim_of(spec: JobSpec, start: int, stop: int, first: int = 0) -> Claim:
-    return Claim(1, "job", 3, spec.input, start, stop, first, 1, 1, spec, "out")
+    return Claim(1, "job", 3, spec.input, start, stop, first, 1, 1, spec, "out", "default")
 
 
 def attempt(

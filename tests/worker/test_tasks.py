@@ -298,7 +298,7 @@ def test_cancel_in_the_middle_of_a_shard(office: Office, tmp_path: Path, monkeyp
 
     def cancel() -> None:
         with office.sessions.begin() as session:
-            control.cancel(session, "job")
+            control.cancel(session, "job", "default")
 
     interrupt(office, monkeypatch, cancel)
     office.work()
