@@ -187,7 +187,10 @@ class Ledger(RuleBasedStateMachine):
     @rule(how=st.sampled_from(["pause", "resume", "expire"]))
     def control(self, how: str) -> None:
         with self._sessions.begin() as session:
-            {"pause": control.pause, "resume": control.resume, "expire": control.expire}[how](session, self._job_id)
+            if how == "expire":
+                control.expire(session, self._job_id)
+            else:
+                {"pause": control.pause, "resume": control.resume}[how](session, self._job_id, "default")
 
     @precondition(lambda self: self._seen)
     @rule()
