@@ -93,6 +93,18 @@ class BlockPool:
         """What was published up to now is written."""
         self._unwritten.clear()
 
+    def retract(self) -> frozenset[int]:
+        """What the step being planned published will not be written: unpublish it. Returns these blocks, which tables
+        may still hold."""
+        lost = frozenset(self._unwritten)
+        self._unwritten.clear()
+        for block in lost:
+            self._unpublish(block)
+            if block in self._cached:
+                del self._cached[block]
+                self._free.append(block)
+        return lost
+
     def num_idle(self, blocks: Iterable[int]) -> int:
         """How many of these blocks are cached: holding them lowers `num_available` by so many."""
         return sum(1 for block in blocks if not self._references[block])
@@ -157,15 +169,18 @@ class BlockPool:
     def _evict(self) -> int:
         """Unpublish the least recently used cached block."""
         block, _ = self._cached.popitem(last=False)
+        self._unpublish(block)
+        return block
+
+    def _unpublish(self, block: int) -> None:
         key = self._keys[block]
-        assert key is not None, "a cached block has a key"
+        assert key is not None, "only what is published can be unpublished"
         del self._published[key]
         start = (key[0], key[1][0])
         if self._starting.get(start) == block:
             del self._starting[start]
         self._keys[block] = None
         self._identities[block] = ROOT
-        return block
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Assert every invariant, given the tables of all sequences in flight. For tests: slow."""

@@ -2,42 +2,84 @@
 
 from __future__ import annotations
 
-from engine.batch import Batch, Sampled
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor
+
+from engine.batch import INVALID, NOTHING, Batch, Sampled
 from engine.clock import Clock
 from engine.counters import Counters
-from engine.grammar.masks import Masks
+from engine.grammar.masks import Masks, Pending
 from engine.runner import Runner
 from engine.sampler import Sampler, settle
+
+if TYPE_CHECKING:
+    from engine.chooser import Chooser, Chosen  # imports Triton, which not every machine has
+
+
+class Flight(NamedTuple):
+    """A batch that is being computed."""
+
+    batch: Batch
+    hidden: Tensor
+    masks: Pending | None
+    chosen: Chosen | None  # none: the tokens are chosen when the flight ends
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether no other batch may be begun before this one has ended."""
+        return self.chosen is None
 
 
 class Computation:
     """What a step does between planning and settling. Reports its parts to the clock."""
 
-    def __init__(self, runner: Runner, sampler: Sampler, masks: Masks | None, clock: Clock, counters: Counters) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        sampler: Sampler,
+        masks: Masks | None,
+        clock: Clock,
+        counters: Counters,
+        *,
+        chooser: Chooser | None = None,
+    ) -> None:
+        """`chooser`: for devices that need not wait for the host; none: every flight needs it."""
         self._runner = runner
         self._sampler = sampler
         self._masks = masks
         self._clock = clock
         self._counters = counters
+        self._chooser = chooser
 
-    def run(self, batch: Batch) -> list[Sampled]:
-        """Compute a batch of at least one slice. One Sampled per slice."""
+    def begin(self, batch: Batch) -> Flight:
+        """Send a batch of at least one slice off to be computed."""
         clock = self._clock
         pending = self._masks.start(batch) if self._masks is not None else None
         clock.lap("masks")
         prepared = self._runner.prepare(batch)
         clock.lap("inputs")
         hidden = self._runner.run(prepared)
+        chosen = self._chooser.choose(hidden, batch) if self._chooser is not None and pending is None else None
         clock.lap("model")
+        return Flight(batch, hidden, pending, chosen)
+
+    def end(self, flight: Flight) -> list[Sampled]:
+        """What came out of a batch. One Sampled per slice."""
+        clock, batch, hidden = self._clock, flight.batch, flight.hidden
+        if flight.chosen is not None:
+            tokens = iter(flight.chosen.read())
+            clock.lap("model")
+            return [_sampled(next(tokens)) if count else NOTHING for count in batch.num_logits]
         masks = None
-        if pending is not None:
-            masks, seconds = pending.wait()
+        if flight.masks is not None:
+            masks, seconds = flight.masks.wait()
             self._counters.mask_seconds += seconds
             clock.lap("masks")
         if all(piece.sequence.plain for piece in batch.slices):
-            most, tokens = self._runner.largest(hidden, masks)
+            most, greedy = self._runner.largest(hidden, masks)
             clock.lap("model")
-            sampled = settle(most, tokens, batch)
+            sampled = settle(most, greedy, batch)
         else:
             logits = self._runner.logits(hidden, masks)
             clock.lap("model")
@@ -45,8 +87,16 @@ class Computation:
         clock.lap("sample")
         return sampled
 
+    def free_memory(self) -> None:
+        """Let go of what can be made again."""
+        self._runner.free_memory()
+
     def close(self) -> None:
         """Let go of the model and the cache. Nothing can be computed afterwards."""
-        del self._runner
+        del self._runner, self._chooser
         if self._masks is not None:
             self._masks.close()
+
+
+def _sampled(token: int) -> Sampled:
+    return Sampled([token]) if token >= 0 else INVALID

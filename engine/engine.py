@@ -8,12 +8,12 @@ from collections.abc import Sequence as Items
 import torch
 
 from engine.admission import Admission
-from engine.batch import Sampled, Slice
+from engine.batch import Batch
 from engine.blocks import BlockPool
 from engine.cache import KVCache
 from engine.choice import choice_of
 from engine.clock import Clock
-from engine.computation import Computation
+from engine.computation import Computation, Flight
 from engine.config import EngineConfig
 from engine.counters import Counters
 from engine.drafter import Speculation
@@ -25,12 +25,13 @@ from engine.models import Model
 from engine.outputs import completion, refusal
 from engine.parallel import Team
 from engine.request import FinishReason, Output, Request
-from engine.runners import runner_of
+from engine.runners import chooser_of, runner_of
 from engine.sampler import Sampler
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
+from engine.settling import Settling
 from engine.stats import EngineStats
-from engine.stops import Stops, commit
+from engine.stops import Stops
 
 
 class Engine:
@@ -75,18 +76,20 @@ class Engine:
             grammars=grammars,
         )
         self._scheduler = Scheduler(config, self._pool)
-        self._stops = Stops(token_bytes)
         self._speculation = speculation
         self._sequences: dict[Hashable, Sequence] = {}  # in flight, by request id
         self._due: list[Sequence] = []  # ended outside a step; their outputs come out of the next
+        self._flight: Flight | None = None  # begun before the last step had ended
         self._counters = Counters()
+        self._settling = Settling(Stops(token_bytes), speculation, self._counters, config.max_sequences)
         self._clock = Clock()
         runner, choice = runner_of(model, cache, config), choice_of(config)
         masks = Masks(grammars, model.config.vocab_size, choice) if grammars is not None else None
         self._team = team
-        self._computation = Computation(
-            runner if team is None else team.lead(runner), Sampler(choice), masks, self._clock, self._counters
-        )
+        chooser = chooser_of(runner) if team is None else None  # tokens would have to reach the other ranks
+        runner = runner if team is None else team.lead(runner)
+        clocks = (self._clock, self._counters)
+        self._computation = Computation(runner, Sampler(choice), masks, *clocks, chooser=chooser)
 
     @property
     def has_room(self) -> bool:
@@ -108,7 +111,7 @@ class Engine:
             raise InvalidRequest("id", request.id, "is in flight already")
         sequence = self._admission.sequence(request)
         if sequence.grammar is not None:
-            self._begin(sequence)
+            self._settling.begin(sequence, Load(max(self._scheduler.num_running, 1), self._token_budget))
             if sequence.finish_reason is not None:
                 self._due.append(sequence)
                 return
@@ -121,32 +124,29 @@ class Engine:
         if sequence is None:
             return False
         self._scheduler.abort(sequence)
-        self._forget(sequence)
+        self._settling.forget(sequence)
         self._due.append(sequence)
         return True
 
     def step(self) -> list[Output]:
-        """Compute one batch. Returns what finished, in no particular order."""
+        """Compute one batch. Returns what finished, in no particular order.
+
+        A device that chooses the tokens itself gets the next batch before those of this one are read, so that it never
+        waits for the host; the host settles one step behind it, and what was computed beyond an end is thrown away.
+        """
         finished, self._due = self._due, []
-        clock = self._clock
-        clock.start()
-        batch = self._scheduler.schedule()
-        clock.lap("schedule")
-        if batch.slices:
-            settled = zip(batch.slices, batch.num_logits, self._computation.run(batch), strict=True)
-            ready = [piece.sequence for piece, count, sampled in settled if self._advance(piece, count, sampled)]
-            ended = self._scheduler.update(batch)
-            for sequence in ended:
-                del self._sequences[sequence.request.id]
-                self._forget(sequence)
-            finished += ended
-            clock.lap("settle")
-            if self._speculation is not None and ready:
-                self._speculation.propose(ready, self._load(ready))
-                clock.lap("draft")
-            self._counters.steps += 1
+        self._clock.start()
+        flight = self._flight if self._flight is not None else self._begin()
+        self._flight = None
+        if flight is not None:
+            ahead = not flight.needs_host and self._settling.may_wait(len(flight.batch))
+            if ahead:
+                self._flight = self._begin()
+            finished += self._end(flight, ahead=ahead)
+            if not self._sequences:
+                self._flight = None  # nobody is left that it could be of use to
         outputs = [completion(sequence) for sequence in finished]
-        clock.lap("output")
+        self._clock.lap("output")
         return outputs
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Output]:
@@ -191,48 +191,64 @@ class Engine:
 
     def close(self) -> None:
         """Let go of the model and the cache. The engine cannot be used afterwards."""
+        self._flight = None
         self._computation.close()
         if self._team is not None:
             self._team.close()
 
-    def _begin(self, sequence: Sequence) -> None:
-        """Put what the format forces at the very beginning behind the prompt, so that one pass computes both."""
-        if sequence.request.forced == "commit":
-            committed = commit(sequence)
-            self._counters.forced_tokens += committed
-            self._counters.output_tokens += committed
-        elif self._speculation is not None:
-            self._speculation.propose([sequence], Load(max(self._scheduler.num_running, 1), self._token_budget))
+    def _begin(self) -> Flight | None:
+        """Plan a batch and send it off. None: there is nothing to compute."""
+        while (batch := self._scheduler.schedule()).slices:
+            self._clock.lap("schedule")
+            try:
+                flight = self._computation.begin(batch)
+            except torch.OutOfMemoryError:
+                self._retreat(batch)
+                continue
+            for (sequence, _, stop), count in zip(batch.slices, batch.num_logits, strict=True):
+                sequence.computed = stop
+                sequence.promised += count > 0
+            return flight
+        return None
 
-    def _advance(self, piece: Slice, num_logits: int, sampled: Sampled) -> bool:
-        """Settle one slice of a computed batch. Returns whether its output grew and goes on."""
-        sequence = piece.sequence
-        sequence.computed = piece.stop
-        if not sampled.valid:
-            sequence.error = ("invalid_logits", "the model's logits are not finite numbers")
-            sequence.finish(FinishReason.ERROR)
-        elif sequence.scoring is not None:
-            if not sequence.pending:
-                sequence.walk()
-        elif sampled.tokens:
-            if num_logits > 1 and self._speculation is not None:
-                self._speculation.settle(sequence, num_logits - 1, len(sampled.tokens) - 1)
-            before = len(sequence.tokens)
-            self._stops.accept(sequence, sampled)
-            if sequence.request.forced == "commit" and sequence.finish_reason is None:
-                self._counters.forced_tokens += commit(sequence)
-            self._counters.output_tokens += len(sequence.tokens) - before
-            return sequence.finish_reason is None
-        return False
+    def _end(self, flight: Flight, *, ahead: bool) -> list[Sequence]:
+        """Wait for a batch and settle it. Returns what finished. `ahead`: the next one is on its way."""
+        batch = flight.batch
+        try:
+            sampled = self._computation.end(flight)
+        except torch.OutOfMemoryError:
+            for (sequence, start, _), count in zip(batch.slices, batch.num_logits, strict=True):
+                sequence.computed = start
+                sequence.promised -= count > 0
+            self._retreat(batch)
+            return []
+        live, ready = [], []
+        for piece, count, found in zip(batch.slices, batch.num_logits, sampled, strict=True):
+            sequence = piece.sequence
+            sequence.promised -= count > 0
+            if sequence.finish_reason is None:  # else it ended, or was aborted, while this was computed
+                live.append(piece)
+                if self._settling.advance(piece, count, found):
+                    ready.append(sequence)
+        ended = self._scheduler.update(live)
+        for sequence in ended:
+            del self._sequences[sequence.request.id]
+            self._settling.forget(sequence)
+        self._counters.steps += 1
+        self._clock.lap("settle")
+        if not ahead:
+            self._settling.guess(ready, self._scheduler, self._sequences.values(), alone=not flight.needs_host)
+            self._clock.lap("draft")
+        return ended
 
-    def _load(self, ready: list[Sequence]) -> Load:
-        """What the next step holds, drafts aside; `ready` go on with a token each."""
-        others = None
-        if self._scheduler.num_running + self._scheduler.num_waiting <= self._max_sequences:
-            own = {sequence.request.id for sequence in ready}
-            others = [each.draft_room + 1 for key, each in self._sequences.items() if key not in own]
-        return Load(len(ready), self._scheduler.num_expected, others)
-
-    def _forget(self, sequence: Sequence) -> None:
-        if self._speculation is not None:
-            self._speculation.finish(sequence)
+    def _retreat(self, batch: Batch) -> None:
+        """There was no memory for a batch: free some, and go on with less at a time. Only a sequence that is alone and
+        cannot be computed in smaller parts ends of it."""
+        self._computation.free_memory()
+        if not self._scheduler.retreat(batch):
+            (sequence,) = (piece.sequence for piece in batch)
+            sequence.error = ("out_of_memory", "the device has no memory for this request, even alone")
+            self._scheduler.end(sequence, FinishReason.ERROR)
+            del self._sequences[sequence.request.id]
+            self._settling.forget(sequence)
+            self._due.append(sequence)

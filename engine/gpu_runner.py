@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.cache import KVCache
+from engine.device_rows import DeviceRows, send
 from engine.inputs import Inputs
 from engine.models import Model
 from engine.runner import ModelRunner
@@ -28,11 +29,11 @@ ALIGNED = 4  # whole numbers: parts of the copied block begin at multiples of 16
 class GpuRunner(ModelRunner):
     """What it computes may be overwritten by the next step."""
 
-    def __init__(self, model: Model, cache: KVCache, max_model_len: int) -> None:
-        """`max_model_len` is what no context exceeds."""
+    def __init__(self, model: Model, cache: KVCache, max_model_len: int, max_sequences: int) -> None:
+        """`max_model_len` is what no context exceeds, `max_sequences` the greatest row of a sequence, and one."""
         super().__init__(model, cache)
         self._group = model.config.num_heads // model.config.num_kv_heads
-        self._most_blocks = -(-max_model_len // cache.block_size)
+        self.rows = DeviceRows(max(max_sequences, SIZES[-1]), -(-max_model_len // cache.block_size), cache.device)
         self._most_stretches = min(-(-max_model_len // SPLIT), STRETCHES)
         self._steps: dict[int, _FixedStep] = {}  # by tokens
         self._pool = torch.cuda.graph_pool_handle() if cache.device.type == "cuda" else None
@@ -42,7 +43,14 @@ class GpuRunner(ModelRunner):
         if self._cache.device.type == "cuda":
             torch.cuda.set_device(self._cache.device)  # Triton launches on the thread's own, whatever the tensors say
         self._cache.copy(step.copies)
+        self.rows.update(step.rows, step.block_tables)
         return step
+
+    def free_memory(self) -> None:
+        """Let go of what can be made again."""
+        self._steps.clear()
+        if self._cache.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     @torch.inference_mode()
     def run(self, prepared: Step) -> Tensor:
@@ -52,10 +60,10 @@ class GpuRunner(ModelRunner):
         size = next((size for size in SIZES if size >= num_tokens), None)
         if size is not None and counts.max() <= SHORT and work[0] <= self._room(size):
             return self._fixed(size).run(step)[: step.num_logits]
-        packed = np.concatenate([_aligned(part.ravel()) for part in step.arrays])
-        shapes = [part.shape for part in step.arrays]
-        inputs = self._prepare(_send(packed, self._cache.device), shapes, num_tokens, step.num_logits, work)
-        return self._model.forward(inputs, self._cache)
+        parts = step.arrays[:-1]  # block tables are there
+        packed = send(np.concatenate([_aligned(part) for part in parts]), self._cache.device)
+        sizes = [len(part) for part in parts]
+        return self._model.forward(self._prepare(packed, sizes, num_tokens, step.num_logits, work), self._cache)
 
     def _room(self, size: int) -> int:
         """Pieces of attention work that a fixed step of `size` tokens has room for."""
@@ -64,22 +72,24 @@ class GpuRunner(ModelRunner):
     def _fixed(self, size: int) -> _FixedStep:
         if size not in self._steps:
             # Every token may be a slice of its own.
-            shapes = [(size + 1,), (size,), (size,), (size + 1,), (size,), (size, self._most_blocks)]
+            sizes = [size + 1, size, size, size + 1, size, size]
             work = (self._room(size), 0)
 
             def compute(packed: Tensor) -> Tensor:
-                return self._model.forward(self._prepare(packed, shapes, size, size, work), self._cache)
+                return self._model.forward(self._prepare(packed, sizes, size, size, work), self._cache)
 
-            self._steps[size] = _FixedStep(shapes, compute, self._cache.device, self._pool)
+            self._steps[size] = _FixedStep(sizes, compute, self._cache.device, self._pool)
         return self._steps[size]
 
     def _prepare(
-        self, packed: Tensor, shapes: list[tuple[int, ...]], num_tokens: int, num_logits: int, work: tuple[int, int]
+        self, packed: Tensor, sizes: list[int], num_tokens: int, num_logits: int, work: tuple[int, int]
     ) -> Inputs:
-        starts, contexts, owned, logit_starts, token_ids, tables = _parts(packed, shapes)
+        starts, contexts, owned, logit_starts, tokens, rows = _parts(packed, sizes)
+        tables = self.rows.tables(rows)
         index = (starts, contexts, owned, logit_starts, tables, self._cache.block_size)
-        positions, slots, logit_rows = prepare_inputs(*index, num_tokens, num_logits)
-        return Inputs(token_ids.long(), positions, slots, starts, contexts, tables, logit_rows, work)
+        made = prepare_inputs(*index, tokens, rows, self.rows.last, num_tokens, num_logits)
+        token_ids, positions, slots, logit_rows = made
+        return Inputs(token_ids, positions, slots, starts, contexts, tables, logit_rows, work)
 
 
 class _FixedStep:
@@ -87,16 +97,17 @@ class _FixedStep:
 
     def __init__(
         self,
-        shapes: list[tuple[int, ...]],
+        sizes: list[int],
         compute: Callable[[Tensor], Tensor],
         device: torch.device,
         pool: Any,
     ) -> None:
-        self._shapes = shapes
+        self._sizes = sizes
         self._compute = compute
-        total = sum(len(_aligned(np.empty(int(np.prod(shape)), np.int32))) for shape in shapes)
+        total = sum(len(_aligned(np.empty(size, np.int32))) for size in sizes)
         self._staged = torch.zeros(total, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._packed = torch.zeros(total, dtype=torch.int32, device=device)
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._hidden: Tensor | None = None
         if device.type == "cuda":
@@ -104,10 +115,10 @@ class _FixedStep:
 
     def run(self, step: Step) -> Tensor:
         """The hidden states of a step, with more rows behind them that mean nothing. Overwritten by the next step."""
-        if self._graph is not None:
-            torch.cuda.current_stream().synchronize()  # the last copy has read what is staged
-        starts, contexts, owned, logit_starts, tokens, tables = (
-            part.numpy() for part in _parts(self._staged, self._shapes)
+        if self._copied is not None:
+            self._copied.synchronize()  # the last copy has read what is staged; computing may still go on
+        starts, contexts, owned, logit_starts, tokens, rows = (
+            part.numpy() for part in _parts(self._staged, self._sizes)
         )
         num_slices = len(step.context_lengths)
         for room, own in ((starts, step.query_starts), (logit_starts, step.logit_starts)):
@@ -117,11 +128,13 @@ class _FixedStep:
             (contexts, step.context_lengths),
             (owned, step.owned),
             (tokens, step.tokens),
+            (rows, step.rows),
         ):
             room[: len(own)] = own
             room[len(own) :] = 0
-        tables[:num_slices, : step.block_tables.shape[1]] = step.block_tables
         self._packed.copy_(self._staged, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
         if self._graph is None:
             return self._compute(self._packed)
         self._graph.replay()
@@ -144,17 +157,10 @@ def _aligned(values: NDArray[Any]) -> NDArray[Any]:
     return np.pad(values, (0, -len(values) % ALIGNED))
 
 
-def _parts(packed: Tensor, shapes: list[tuple[int, ...]]) -> list[Tensor]:
+def _parts(packed: Tensor, sizes: list[int]) -> list[Tensor]:
     """Views of the parts that were packed one behind the other."""
     views, start = [], 0
-    for shape in shapes:
-        size = int(np.prod(shape))
-        views.append(packed[start : start + size].view(shape))
+    for size in sizes:
+        views.append(packed[start : start + size])
         start += -(-size // ALIGNED) * ALIGNED
     return views
-
-
-def _send(values: NDArray[np.int32], device: torch.device) -> Tensor:
-    """A copy on the device, without waiting for it."""
-    staged = torch.from_numpy(values)
-    return staged.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else staged

@@ -74,6 +74,9 @@ class _Leader:
         self._runner = runner
         self._group = group
 
+    def free_memory(self) -> None:
+        self._runner.free_memory()
+
     def prepare(self, batch: Batch) -> Any:
         return self.prepare_step(Step.of(batch))
 
@@ -130,7 +133,7 @@ def _pack(step: Step) -> Tensor:
 def _unpack(packed: Tensor) -> Step:
     values = packed.numpy()
     num_slices, num_tokens, width = values[:3].tolist()
-    sizes = (num_slices + 1, num_slices, num_slices, num_slices + 1, num_tokens, num_slices * width)
-    starts, contexts, owned, logit_starts, tokens, tables, copies = np.split(values[3:], np.cumsum(sizes))
+    sizes = (num_slices + 1, num_slices, num_slices, num_slices + 1, num_tokens, num_slices, num_slices * width)
+    starts, contexts, owned, logit_starts, tokens, rows, tables, copies = np.split(values[3:], np.cumsum(sizes))
     pairs = tuple((int(source), int(target)) for source, target in copies.reshape(-1, 2))
-    return Step(starts, contexts, owned, logit_starts, tokens, tables.reshape(num_slices, width), pairs)
+    return Step(starts, contexts, owned, logit_starts, tokens, rows, tables.reshape(num_slices, width), pairs)

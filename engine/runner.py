@@ -19,6 +19,7 @@ from kernels.sampling import most_probable
 class Runner(Protocol):
     """See ModelRunner, which defines it."""
 
+    def free_memory(self) -> None: ...
     def prepare(self, batch: Batch) -> Any: ...
     def prepare_step(self, step: Step) -> Any: ...
     def run(self, prepared: Any) -> Tensor: ...
@@ -32,6 +33,9 @@ class ModelRunner:
     def __init__(self, model: Model, cache: KVCache) -> None:
         self._model = model
         self._cache = cache
+
+    def free_memory(self) -> None:
+        """Let go of what can be made again."""
 
     def prepare(self, batch: Batch) -> Any:
         """Copy what the batch begins with, and make what `run` computes it from. The batch has at least one slice."""

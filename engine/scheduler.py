@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Iterable
 
 from engine.batch import Batch, Slice
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
+from engine.limits import Limits
 from engine.request import FinishReason
 from engine.sequence import Sequence
 
@@ -26,12 +28,13 @@ class Scheduler:
 
     def __init__(self, config: EngineConfig, pool: BlockPool) -> None:
         self._pool = pool
-        self._budget = config.token_budget
-        self._max_sequences = config.max_sequences
+        self._limits = Limits(config)
+        self._rows = list(range(config.max_sequences - 1, -1, -1))  # nobody's; the end is taken first
+        self._admitted: list[Sequence] = []  # by the last plan
         self._prefix_caching = config.prefix_caching
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # oldest first
-        self._aborted = False  # some sequence in the queues is finished already
+        self._ended = False  # some sequence in the queues is finished already
         self.num_preemptions = 0
         self.num_prompt_tokens = 0  # of admitted requests
         self.num_cached_tokens = 0  # of these, found in the cache
@@ -58,49 +61,72 @@ class Scheduler:
     def num_expected(self) -> int:
         """About how many tokens the next step computes, drafts aside."""
         expected = sum(sequence.pending for sequence in self._running)
-        if len(self._running) < self._max_sequences and self._waiting:
+        if len(self._running) < self._limits.sequences and self._waiting:
             expected += sum(sequence.pending for sequence in itertools.islice(self._waiting, 8))
-        return min(expected, self._budget)
+        return min(expected, self._limits.tokens)
 
     def add(self, sequence: Sequence) -> None:
         self._waiting.append(sequence)
 
     def abort(self, sequence: Sequence) -> None:
-        """Finish a sequence between two steps; its blocks are free at once."""
-        sequence.finish(FinishReason.CANCELLED)
+        """Finish a sequence between two steps; its blocks are free at once: what still computes it is done before
+        anything that is planned later."""
+        self.end(sequence, FinishReason.CANCELLED)
+
+    def end(self, sequence: Sequence, reason: FinishReason) -> None:
+        """The same for any reason."""
+        sequence.finish(reason)
         self._release(sequence)
-        self._aborted = True
+        self._ended = True
 
     def schedule(self) -> Batch:
-        """Plan one step. The batch must be computed before the next call: blocks that it fills are published now, so
-        that a sequence admitted by the same call already shares them."""
-        if self._aborted:
+        """Plan one step. The batch must be on its way before the next call, or be taken back: blocks that it fills are
+        published now, so that a sequence admitted by the same call already shares them."""
+        if self._ended:
             self._waiting = deque(sequence for sequence in self._waiting if sequence.finish_reason is None)
             self._running = [sequence for sequence in self._running if sequence.finish_reason is None]
-            self._aborted = False
+            self._ended = False
+        self._admitted.clear()
         slices: list[Slice] = []
         copies: list[tuple[int, int]] = []
         before = self.num_preemptions
         self._pool.plan_step()
-        budget = self._continue(slices, self._budget)
+        budget = self._continue(slices, self._limits.tokens)
         if self.num_preemptions == before:
             budget = self._admit(slices, copies, budget)
-        self.num_computed_tokens += self._budget - budget
+        self.num_computed_tokens += self._limits.tokens - budget
         return Batch(tuple(slices), tuple(copies))
 
-    def update(self, batch: Batch) -> list[Sequence]:
-        """Settle a computed batch whose tokens are appended: give back the blocks of what finished and of rejected
-        drafts. Returns what finished."""
+    def update(self, settled: Iterable[Slice]) -> list[Sequence]:
+        """Settle slices of a computed batch whose tokens are appended: give back the blocks of what finished and of
+        rejected drafts. Returns what finished."""
         finished = []
-        for sequence, _, stop in batch.slices:
+        for sequence, _, stop in settled:
             if sequence.finish_reason is not None:
+                self._ended |= sequence.row < 0  # it waits: preempted while this was computed
                 self._release(sequence)
                 finished.append(sequence)
             elif sequence.computed < stop:
                 self._trim(sequence)
         if finished:
             self._running = [sequence for sequence in self._running if sequence.finish_reason is None]
+        self._limits.ease()
         return finished
+
+    def retreat(self, batch: Batch) -> bool:
+        """There was no memory to compute the batch: plan as if it had never been, and less from now on. Returns whether
+        there is less than this batch to try; else its one sequence is the caller's to finish."""
+        lost = self._pool.retract()
+        self.num_computed_tokens -= batch.num_tokens
+        smaller = self._limits.shrink(batch)
+        for sequence in reversed(self._running[:]):
+            written = sequence.blocks[: sequence.computed // self._pool.block_size]
+            if sequence in self._admitted or len(self._running) > self._limits.sequences or lost.intersection(written):
+                self._preempt(sequence)
+            elif lost:
+                sealed = (block not in lost for block in sequence.blocks[: sequence.num_sealed])
+                sequence.num_sealed = sum(itertools.takewhile(bool, sealed))
+        return smaller
 
     def _continue(self, slices: list[Slice], budget: int) -> int:
         """Slices for the running sequences. Returns the budget that is left."""
@@ -108,6 +134,9 @@ class Scheduler:
         index = 0
         while index < len(running) and budget:
             sequence = running[index]
+            if sequence.promised and sequence.promised_last:
+                index += 1
+                continue
             start = sequence.computed
             stop = min(sequence.num_known, start + budget)
             if len(sequence.blocks) * size < stop:
@@ -123,7 +152,7 @@ class Scheduler:
     def _admit(self, slices: list[Slice], copies: list[tuple[int, int]], budget: int) -> int:
         """Slices for waiting sequences, as far as they fit whole, and copies of what they share with others within a
         block. Returns the budget that is left."""
-        while budget and self._waiting and len(self._running) < self._max_sequences:
+        while budget and self._waiting and len(self._running) < self._limits.sequences:
             sequence = self._waiting[0]
             hits = self._pool.match(sequence.tokens)
             missing = self._pool.num_blocks_of(sequence.num_known) - len(hits)
@@ -132,6 +161,8 @@ class Scheduler:
                 break
             self._waiting.popleft()
             self._running.append(sequence)
+            self._admitted.append(sequence)
+            sequence.row = self._rows.pop()
             part = self._pool.match_part(sequence.tokens, hits)
             self._take_up(sequence, hits, part[1] if part is not None else 0)
             start = sequence.computed
@@ -179,14 +210,19 @@ class Scheduler:
             sequence.drop_proposal()
             stop = min(sequence.num_known, stop)
         while self._missing(sequence, stop) > self._pool.num_available:
-            victim = self._running.pop()
-            self._release(victim)
-            victim.restart()
-            self._waiting.appendleft(victim)
-            self.num_preemptions += 1
+            victim = self._running[-1]
+            self._preempt(victim)
             if victim is sequence:
                 return False
         return True
+
+    def _preempt(self, victim: Sequence) -> None:
+        """Take a running sequence's blocks, and put it before all that wait."""
+        self._running.remove(victim)
+        self._release(victim)
+        victim.restart()
+        self._waiting.appendleft(victim)
+        self.num_preemptions += 1
 
     def _missing(self, sequence: Sequence, stop: int) -> int:
         return self._pool.num_blocks_of(stop) - len(sequence.blocks)
@@ -205,3 +241,6 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         self._pool.release(sequence.blocks)
         del sequence.blocks[:]
+        if sequence.row >= 0:
+            self._rows.append(sequence.row)
+            sequence.row = -1

@@ -15,6 +15,7 @@ from engine.history import History
 from engine.request import FinishReason, Request, TokenLogprobs
 
 NO_TOKENS: frozenset[int] = frozenset()
+UNREAD = -1  # stands for a token that is known on the device alone
 
 
 class Sequence:
@@ -24,6 +25,9 @@ class Sequence:
     and output give the next token, so a sequence at rest has exactly one token pending. A draft is proposed and not
     yet part of the output: a step computes it with the rest and `append` settles it. With choices, the draft is the
     path whose continuations are being scored, and the output stays empty until the end.
+
+    A promised token is part of a step that is being computed, and not read yet. It follows the output and stands before
+    nothing: a sequence with a draft, or whose next token needs the host, is not planned again before it is read.
     """
 
     __slots__ = (
@@ -41,7 +45,9 @@ class Sequence:
         "num_sealed",
         "origins",
         "plain",
+        "promised",
         "request",
+        "row",
         "scoring",
         "seed",
         "simple",
@@ -49,6 +55,7 @@ class Sequence:
         "stopped_by",
         "tail",
         "tokens",
+        "unaided",
     )
 
     def __init__(
@@ -70,7 +77,9 @@ class Sequence:
         self.origins: list[int] = []  # where each token of a proposed draft comes from, as speculation counts them
         self.chances: Items[NDArray[np.float32] | None] = ()  # of a proposed draft, see engine.drafter.Guess
         self.blocks = array("i")
+        self.row = -1  # where a device keeps what it knows of the sequence; below 0: it is not running
         self.computed = 0
+        self.promised = 0  # tokens that steps under way will give
         self.num_sealed = 0  # leading blocks that the pool has published for reuse
         self.num_cached: int | None = None  # prompt tokens found in the cache when first admitted; None: not yet
         self.finish_reason: FinishReason | None = None
@@ -86,6 +95,14 @@ class Sequence:
         penalised = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1, 0, 0)
         self.history = History(request.prompt) if penalised and scoring is None else None
         self.logprobs: list[TokenLogprobs] | None = None if sampling.logprobs is None or scoring else []
+        # Nothing that the host knows beside the parameters has a part in the choice of an unaided sequence's tokens.
+        self.unaided = (
+            scoring is None
+            and grammar is None
+            and not penalised
+            and sampling.logprobs is None
+            and sampling.min_tokens == 0
+        )
         # Nothing but the most probable token is ever asked of a plain sequence.
         self.plain = (
             scoring is None
@@ -99,7 +116,7 @@ class Sequence:
 
     @property
     def num_known(self) -> int:
-        return len(self.tokens) + len(self.draft)
+        return len(self.tokens) + self.promised + len(self.draft)
 
     @property
     def num_output(self) -> int:
@@ -108,7 +125,12 @@ class Sequence:
     @property
     def pending(self) -> int:
         """Known tokens that are not computed yet."""
-        return len(self.tokens) + len(self.draft) - self.computed
+        return len(self.tokens) + self.promised + len(self.draft) - self.computed
+
+    @property
+    def promised_last(self) -> bool:
+        """Whether a promised token ends the output, so that it is never computed."""
+        return self.promised > 0 and self.num_output + self.promised >= self.request.sampling.max_tokens
 
     @property
     def draft_room(self) -> int:
@@ -116,10 +138,12 @@ class Sequence:
         return 0 if self.scoring else self.request.sampling.max_tokens - self.num_output - 1
 
     def known(self, start: int, stop: int) -> list[int]:
-        """The known tokens [start, stop)."""
+        """The known tokens [start, stop), UNREAD for promised ones."""
         own = len(self.tokens)
         if stop <= own:
             return self.tokens[start:stop]
+        if self.promised:
+            return self.tokens[start:] + [UNREAD] * (stop - max(start, own))
         return self.tokens[start:] + self.draft[max(start - own, 0) : stop - own]
 
     def propose(
@@ -140,7 +164,7 @@ class Sequence:
         first = len(self.tokens)
         self.tokens.extend(tokens)
         self.propose((), ())
-        self.computed = min(self.computed, len(self.tokens) - 1)
+        self.computed = min(self.computed, len(self.tokens) + self.promised - 1)
         if self.history is not None:
             for token in self.tokens[first:]:
                 self.history.add(token)

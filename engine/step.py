@@ -20,13 +20,14 @@ class Step(NamedTuple):
     context_lengths: Numbers  # [S], positions up to the slice's last token
     owned: Numbers  # [S], tokens of the sequence without its draft
     logit_starts: Numbers  # [S + 1], the first row of logits of each slice
-    tokens: Numbers  # [T]
+    tokens: Numbers  # [T], UNREAD for what the device chose last in the slice's row
+    rows: Numbers  # [S], where the device keeps what it knows of the slice's sequence
     block_tables: Numbers  # [S, most blocks], filled up with 0
     copies: tuple[tuple[int, int], ...] = ()  # see Batch
 
     @property
     def arrays(self) -> tuple[Numbers, ...]:
-        return self[:6]
+        return self[:7]
 
     @property
     def num_logits(self) -> int:
@@ -44,7 +45,8 @@ class Step(NamedTuple):
         tokens = chain.from_iterable(sequence.known(start, stop) for sequence, start, stop in slices)
         return cls(
             _running(counts), stops, owned, _running(logits),
-            np.fromiter(tokens, np.int32, int(counts.sum())), _block_tables(batch), batch.copies,
+            np.fromiter(tokens, np.int32, int(counts.sum())),
+            np.array([sequence.row for sequence, _, _ in slices], np.int32), _block_tables(batch), batch.copies,
         )  # fmt: skip
 
 

@@ -177,6 +177,13 @@ def prepare_inputs(
     return torch.cat(positions), torch.cat(slots), torch.cat(logit_rows)
 
 
+def fed_tokens(query_starts: Tensor, tokens: Tensor, rows: Tensor, last: Tensor) -> Tensor:
+    """A step's tokens [T] -> [T] int64. Those below 0 are not known on the host: they stand for what last [rows] has
+    in the row of their slice, rows [S]."""
+    owners = torch.repeat_interleave(rows.long(), query_starts.diff().long())
+    return torch.where(tokens < 0, last[owners], tokens.long())
+
+
 def accept(chosen: Tensor, drafted: Tensor, logit_starts: Tensor) -> Tensor:
     """How many draft tokens of each slice come before the first that is not what was chosen there -> [S] int32.
 

@@ -21,6 +21,7 @@ class Load(NamedTuple):
     # Tokens that each of the other sequences may still bring, where none of them waits for the place of a row that
     # ends; None: some do.
     others: Items[int] | None = None
+    alone: bool = False  # a device has nothing to do until there are guesses
 
 
 def weigh(remaining: Items[int], load: Load) -> list[float]:

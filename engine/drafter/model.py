@@ -102,6 +102,8 @@ class ModelDrafter:
             growing = [run for run in runs if run is not None and not run.ended]
             if not growing:
                 break
+            for row, run in enumerate(growing):
+                run.shadow.row = row
             slices = [Slice(run.shadow, run.shadow.computed, len(run.shadow.tokens)) for run in growing]
             inputs = self._runner.prepare(Batch(tuple(slices)))
             logits = self._runner.logits(self._runner.run(inputs))

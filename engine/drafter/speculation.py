@@ -39,8 +39,7 @@ class Speculation:
 
     def propose(self, sequences: Items[Sequence], load: Load) -> None:
         """Give drafts to those of the sequences where that pays. All have just settled a step."""
-        if self._pause and load.rows > self._rows // 2:
-            self._pause -= 1
+        if self.rests(load.rows):
             return
         began = time.perf_counter()
         weights = weigh([each.draft_room + 1 for each in sequences], load)
@@ -65,6 +64,13 @@ class Speculation:
                 chances = context.chances[:count] if context.planned else ()
                 context.sequence.propose(context.draft[:count], context.origins[:count], chances)
         self._rest(saved, began, load)
+
+    def rests(self, num_rows: int) -> bool:
+        """Whether a step that so many rows go on from passes without a guess. Counts it if so."""
+        if self._pause and num_rows > self._rows // 2:
+            self._pause -= 1
+            return True
+        return False
 
     def settle(self, sequence: Sequence, verified: int, accepted: int) -> None:
         """The first `verified` tokens of the sequence's draft were verified, and `accepted` of them were right."""
@@ -117,11 +123,14 @@ class Speculation:
     def _rest(self, saved: float | None, began: float, load: Load) -> None:
         """Pause for longer and longer while no guess is worth verifying, or guessing, since `began`, takes time that
         counts and more than it is expected to save. `saved` None: there was no guess."""
-        if self._costs is None:
-            return
         spent = time.perf_counter() - began
-        step = self._costs.seconds(np.array([load.tokens]), np.array([0]))[0]
-        pays = saved != 0 if spent < TRIFLE * step else (saved or 0.0) > spent
+        if load.alone:
+            pays = (saved or 0.0) > spent
+        elif self._costs is None:
+            return
+        else:
+            step = self._costs.seconds(np.array([load.tokens]), np.array([0]))[0]
+            pays = saved != 0 if spent < TRIFLE * step else (saved or 0.0) > spent
         self._vain = 0 if pays else self._vain + 1
         # Doubles with every vain proposal from the PATIENCE-th on.
         self._pause = min(1 << self._vain >> PATIENCE, LONGEST_PAUSE)

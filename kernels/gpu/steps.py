@@ -11,11 +11,12 @@ TOKENS = 128  # tokens of a slice prepared at a time
 
 def prepare_inputs(
     query_starts: Tensor, contexts: Tensor, owned: Tensor, logit_starts: Tensor, block_tables: Tensor,
-    block_size: int, num_tokens: int, num_logits: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """reference.prepare_inputs, with room: (positions, slots) are [num_tokens], of which those that no slice owns are
-    0 and -1; logit_rows [num_logits], filled up with 0. Index tensors are int32."""
-    positions, slots = torch.empty((2, num_tokens), dtype=torch.int64, device=query_starts.device)
+    block_size: int, tokens: Tensor, rows: Tensor, last: Tensor, num_tokens: int, num_logits: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """reference.fed_tokens and reference.prepare_inputs, with room: (token_ids, positions, slots, logit_rows), of which
+    the first three are [num_tokens], those that no slice owns 0, 0 and -1; logit_rows is [num_logits], filled up with
+    0. `last` is int64, the other index tensors are int32."""
+    token_ids, positions, slots = torch.empty((3, num_tokens), dtype=torch.int64, device=query_starts.device)
     logit_rows = torch.empty(num_logits, dtype=torch.int64, device=query_starts.device)
     num_slices = contexts.shape[0]
     _prepare_kernel[(num_slices + 1,)](
@@ -24,6 +25,10 @@ def prepare_inputs(
         owned,
         logit_starts,
         block_tables,
+        tokens,
+        rows,
+        last,
+        token_ids,
         positions,
         slots,
         logit_rows,
@@ -35,7 +40,7 @@ def prepare_inputs(
         BLOCK=TOKENS,
         num_warps=4,
     )
-    return positions, slots, logit_rows
+    return token_ids, positions, slots, logit_rows
 
 
 def accept(chosen: Tensor, drafted: Tensor, logit_starts: Tensor) -> Tensor:
@@ -54,6 +59,10 @@ def _prepare_kernel(
     p_owned,
     p_logit_starts,
     p_tables,
+    p_tokens,
+    p_rows,
+    p_last,
+    p_token_ids,
     p_positions,
     p_slots,
     p_logit_rows,
@@ -70,6 +79,7 @@ def _prepare_kernel(
     if i_slice == num_slices:
         for start in range(first, num_tokens, BLOCK):
             i_row = start + tl.arange(0, BLOCK)
+            tl.store(p_token_ids + i_row, (i_row * 0).to(tl.int64), mask=i_row < num_tokens)
             tl.store(p_positions + i_row, (i_row * 0).to(tl.int64), mask=i_row < num_tokens)
             tl.store(p_slots + i_row, (i_row * 0 - 1).to(tl.int64), mask=i_row < num_tokens)
         for start in range(tl.load(p_logit_starts + num_slices), num_logits, BLOCK):
@@ -81,9 +91,12 @@ def _prepare_kernel(
     last_own = tl.load(p_owned + i_slice) - 1
     i_logit = tl.load(p_logit_starts + i_slice)
     p_table = p_tables + i_slice.to(tl.int64) * stride_table
+    last = tl.load(p_last + tl.load(p_rows + i_slice))
     for start in range(0, count, BLOCK):
         i_token = start + tl.arange(0, BLOCK)
         m_token = i_token < count
+        b_token = tl.load(p_tokens + first + i_token, mask=m_token, other=0).to(tl.int64)
+        tl.store(p_token_ids + first + i_token, tl.where(b_token < 0, last, b_token), mask=m_token)
         b_position = before + i_token
         b_block = tl.load(p_table + b_position // PAGE, mask=m_token, other=0).to(tl.int64)
         tl.store(p_positions + first + i_token, b_position.to(tl.int64), mask=m_token)

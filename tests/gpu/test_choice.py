@@ -130,8 +130,13 @@ def test_prepare_inputs(spare: int, monkeypatch: pytest.MonkeyPatch):
     )
     tables = torch.randperm(40, generator=torch.Generator().manual_seed(0)).reshape(5, 8).int()
     index = (starts, torch.tensor(contexts).int(), torch.tensor(owned).int(), logit_starts, tables, 8)
-    positions, slots, logit_rows = steps.prepare_inputs(*index, 53 + spare, 8 + spare)
+    tokens, rows, last = torch.arange(53).int(), torch.tensor([3, 0, 6, 1, 2]).int(), torch.arange(100, 107)
+    tokens[[0, 50]] = -1  # in the slices of the rows 3 and 1
+    fed = (tokens, rows, last)
+    token_ids, positions, slots, logit_rows = steps.prepare_inputs(*index, *fed, 53 + spare, 8 + spare)
     expected = reference.prepare_inputs(*index)
+    assert token_ids.tolist() == [103, *range(1, 50), 101, 51, 52] + [0] * spare
+    assert token_ids[:53].tolist() == reference.fed_tokens(starts, *fed).tolist()
     assert positions[:53].tolist() == expected[0].tolist()
     assert slots[:53].tolist() == expected[1].tolist()
     assert logit_rows.tolist() == expected[2].tolist() + [0] * spare

@@ -79,7 +79,8 @@ def norms() -> None:
 
 def prepared() -> None:
     index = [torch.zeros(5, dtype=torch.int32), *[torch.zeros(4, dtype=torch.int32) for _ in range(2)]]
-    prepare_inputs(*index, index[0], torch.zeros((4, 40), dtype=torch.int32), 16, 4, 4)
+    fed = (index[1], index[1], torch.zeros(4, dtype=torch.int64))
+    prepare_inputs(*index, index[0], torch.zeros((4, 40), dtype=torch.int32), 16, *fed, 4, 4)
 
 
 def norm_quantised(dtype: torch.dtype) -> object:
