@@ -95,7 +95,7 @@ def memory(settings: Settings, available: Callable[[], int | None] | None = None
     free = (available or available_memory)()
     if free is None:
         return Check("memory", State.OK, "this system does not tell how much is free")
-    needed = settings.engine_cache_bytes + BESIDE_CACHE
+    needed = (settings.engine_cache_bytes or GIB) + BESIDE_CACHE
     text = f"{free / GIB:.1f} GiB free; a worker takes up to {needed / GIB:.1f} GiB and the model's weights"
     if free >= needed:
         return Check("memory", State.OK, text)

@@ -98,8 +98,13 @@ class Settings(BaseSettings):
     engine_speculation: bool = Field(
         default=True, description="Guess tokens ahead where that pays; changes speed, never an output."
     )
-    engine_cache_bytes: int = Field(
-        default=1 << 30, ge=1 << 20, description="Memory for the key/value cache, in bytes."
+    engine_cache_bytes: int | None = Field(
+        default=None,
+        ge=1 << 20,
+        description="Memory for the key/value cache, in bytes; empty: 1 GiB, on a GPU what the memory fraction leaves.",
+    )
+    engine_memory_fraction: float = Field(
+        default=0.9, gt=0, le=1, description="Of a GPU's memory, what the engine may fill: weights, steps and cache."
     )
     engine_max_sequences: int = Field(default=64, ge=1, description="Sequences computed together.")
     engine_token_budget: int = Field(default=1024, ge=1, description="Tokens computed per step.")

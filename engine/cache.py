@@ -14,6 +14,8 @@ from engine.dtypes import cache_dtype
 from engine.errors import OutOfCache
 from kernels.native.decoder import cache_bytes, copy_blocks
 
+DEFAULT_BYTES = 1 << 30
+
 
 class CacheShape(Protocol):
     """What of a model's configuration decides the size of its cache."""
@@ -54,15 +56,16 @@ class KVCache:
 
     @classmethod
     def fit(cls, shape: CacheShape, config: EngineConfig) -> KVCache:
-        """As many blocks as `config.cache_bytes` holds, or `config.num_blocks` where given.
+        """As many blocks as `config.cache_bytes` (none: DEFAULT_BYTES) holds, or `config.num_blocks` where given.
 
         Raises OutOfCache when that is not even one.
         """
         dtype = cache_dtype(config)
         num_bytes = _bytes_per_block(config.block_size, shape.num_layers, shape.num_kv_heads, shape.head_dim, dtype)
-        num_blocks = config.num_blocks if config.num_blocks is not None else config.cache_bytes // num_bytes
+        given = DEFAULT_BYTES if config.cache_bytes is None else config.cache_bytes
+        num_blocks = config.num_blocks if config.num_blocks is not None else given // num_bytes
         if num_blocks < 1:
-            raise OutOfCache(f"cache_bytes={config.cache_bytes} is less than one block of {num_bytes} bytes")
+            raise OutOfCache(f"cache_bytes={given} is less than one block of {num_bytes} bytes")
         device = torch_device(config.device)
         return cls(shape.num_layers, num_blocks, config.block_size, shape.num_kv_heads, shape.head_dim, dtype, device)
 

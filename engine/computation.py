@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor
 
 from engine.batch import INVALID, NOTHING, Batch, Sampled
+from engine.cache import KVCache
+from engine.choice import choice_of
 from engine.clock import Clock
+from engine.config import EngineConfig
 from engine.counters import Counters
+from engine.grammar import Backend
 from engine.grammar.masks import Masks, Pending
+from engine.models import Model
+from engine.parallel import Team
 from engine.runner import Runner
+from engine.runners import chooser_of, runner_of
 from engine.sampler import Sampler, settle
 
 if TYPE_CHECKING:
@@ -69,6 +76,7 @@ class Computation:
         clock, batch, hidden = self._clock, flight.batch, flight.hidden
         if flight.chosen is not None:
             tokens = iter(flight.chosen.read())
+            self._runner.check()
             clock.lap("model")
             return [_sampled(next(tokens)) if count else NOTHING for count in batch.num_logits]
         masks = None
@@ -84,6 +92,7 @@ class Computation:
             logits = self._runner.logits(hidden, masks)
             clock.lap("model")
             sampled = self._sampler.sample(logits, batch)
+        self._runner.check()
         clock.lap("sample")
         return sampled
 
@@ -100,3 +109,21 @@ class Computation:
 
 def _sampled(token: int) -> Sampled:
     return Sampled([token]) if token >= 0 else INVALID
+
+
+def computation_of(
+    model: Model,
+    cache: KVCache,
+    config: EngineConfig,
+    *,
+    clock: Clock,
+    counters: Counters,
+    grammars: Backend | None,
+    team: Team | None,
+) -> Computation:
+    """What the configuration asks for."""
+    runner, choice = runner_of(model, cache, config), choice_of(config)
+    masks = Masks(grammars, model.config.vocab_size, choice) if grammars is not None else None
+    chooser = chooser_of(runner) if team is None else None  # tokens would have to reach the other ranks
+    runner = runner if team is None else team.lead(runner)
+    return Computation(runner, Sampler(choice), masks, clock, counters, chooser=chooser)

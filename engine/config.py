@@ -12,14 +12,16 @@ from engine.errors import InvalidRequest
 class EngineConfig:
     """Sizes in tokens unless the name says otherwise.
 
-    `cache_bytes` bounds the key/value cache; `num_blocks`, when given, overrules it (tests, benchmarks).
+    `cache_bytes` bounds the key/value cache; `num_blocks`, when given, overrules it (tests, benchmarks). With neither
+    it takes 1 GiB, on a GPU what is left of `memory_fraction` beside the weights and the largest step.
     """
 
     dtype: str = "fp32"  # of the weights: auto, fp32, bf16; int8 (CPU), fp8 (GPU): activations too
     kv_dtype: str = "auto"  # of keys and values: auto (as the weights), fp32, bf16, int8 (CPU) or fp8 (GPU)
     device: str = "cpu"  # or cuda, cuda:N; interpret: the GPU's path in Triton's interpreter, for tests
     block_size: int = 16
-    cache_bytes: int = 1 << 30
+    cache_bytes: int | None = None
+    memory_fraction: float = 0.9  # of a GPU's memory, for all that the engine needs
     num_blocks: int | None = None
     max_model_len: int | None = None  # None: what the model was made for
     max_sequences: int = 64
@@ -36,12 +38,14 @@ class EngineConfig:
                 raise InvalidRequest(name, getattr(self, name), "must be auto, fp32, bf16, int8 or fp8")
         if not re.fullmatch(r"cpu|interpret|cuda(:\d+)?", self.device):
             raise InvalidRequest("device", self.device, "must be cpu, cuda, cuda:N or interpret")
-        for name in ("block_size", "cache_bytes", "max_sequences", "token_budget", "max_draft", "tensor_parallel"):
+        for name in ("block_size", "max_sequences", "token_budget", "max_draft", "tensor_parallel"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(name, getattr(self, name), "must be at least 1")
-        for name in ("num_blocks", "max_model_len", "num_threads"):
+        for name in ("cache_bytes", "num_blocks", "max_model_len", "num_threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidRequest(name, value, "must be at least 1")
+        if not 0 < self.memory_fraction <= 1:
+            raise InvalidRequest("memory_fraction", self.memory_fraction, "must lie between 0 and 1")
         if self.token_budget < self.max_sequences:
             raise InvalidRequest("token_budget", self.token_budget, f"is less than max_sequences={self.max_sequences}")

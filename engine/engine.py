@@ -11,22 +11,18 @@ from engine.admission import Admission
 from engine.batch import Batch
 from engine.blocks import BlockPool
 from engine.cache import KVCache
-from engine.choice import choice_of
 from engine.clock import Clock
-from engine.computation import Computation, Flight
+from engine.computation import Flight, computation_of
 from engine.config import EngineConfig
 from engine.counters import Counters
 from engine.drafter import Speculation
 from engine.drafter.budget import Load
 from engine.errors import EngineError, InvalidRequest
 from engine.grammar import Backend
-from engine.grammar.masks import Masks
 from engine.models import Model
 from engine.outputs import completion, refusal
 from engine.parallel import Team
 from engine.request import FinishReason, Output, Request
-from engine.runners import chooser_of, runner_of
-from engine.sampler import Sampler
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.settling import Settling
@@ -66,10 +62,11 @@ class Engine:
         self._max_sequences = config.max_sequences
         self._token_budget = config.token_budget
         cache = KVCache.fit(model.config, config)
+        self.cache_size = cache.num_blocks * cache.block_size  # in tokens
         self._pool = BlockPool(cache.num_blocks, cache.block_size, prefix_caching=config.prefix_caching)
         self._admission = Admission(
             max_model_len=self.max_model_len,
-            cache_size=cache.num_blocks * cache.block_size,
+            cache_size=self.cache_size,
             vocab_size=model.config.vocab_size,
             eos_token_ids=eos_token_ids,
             token_bytes=token_bytes,
@@ -83,13 +80,10 @@ class Engine:
         self._counters = Counters()
         self._settling = Settling(Stops(token_bytes), speculation, self._counters, config.max_sequences)
         self._clock = Clock()
-        runner, choice = runner_of(model, cache, config), choice_of(config)
-        masks = Masks(grammars, model.config.vocab_size, choice) if grammars is not None else None
         self._team = team
-        chooser = chooser_of(runner) if team is None else None  # tokens would have to reach the other ranks
-        runner = runner if team is None else team.lead(runner)
-        clocks = (self._clock, self._counters)
-        self._computation = Computation(runner, Sampler(choice), masks, *clocks, chooser=chooser)
+        self._computation = computation_of(
+            model, cache, config, clock=self._clock, counters=self._counters, grammars=grammars, team=team
+        )
 
     @property
     def has_room(self) -> bool:

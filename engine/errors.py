@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class EngineError(Exception):
     """Any error that the engine raises on purpose."""
@@ -54,6 +56,24 @@ class OutOfCache(EngineError):
     """The configured memory does not hold even one block of key/value cache per sequence."""
 
     code = "out_of_cache"
+
+
+class RankFailed(EngineError):
+    """One of the processes that share a model has ended, or cannot go on. The engine must be built anew."""
+
+    code = "rank_failed"
+
+    def __init__(self, exit_codes: Mapping[int, int | None]) -> None:
+        """By rank; None where the process is still there."""
+        ended = ", ".join(f"rank {rank} ({_how(code)})" for rank, code in exit_codes.items())
+        super().__init__(f"tensor parallelism has failed: {ended or 'a rank does not answer'}")
+        self.exit_codes = dict(exit_codes)
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "out of memory"
+    return f"ended by signal {-code}" if code < 0 else f"ended with status {code}"
 
 
 class ChatTemplateError(EngineError):

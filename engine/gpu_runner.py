@@ -30,7 +30,7 @@ class GpuRunner(ModelRunner):
     """What it computes may be overwritten by the next step."""
 
     def __init__(self, model: Model, cache: KVCache, max_model_len: int, max_sequences: int) -> None:
-        """`max_model_len` is what no context exceeds, `max_sequences` the greatest row of a sequence, and one."""
+        """`max_model_len` is what no context exceeds, `max_sequences` the number of rows."""
         super().__init__(model, cache)
         self._group = model.config.num_heads // model.config.num_kv_heads
         self.rows = DeviceRows(max(max_sequences, SIZES[-1]), -(-max_model_len // cache.block_size), cache.device)

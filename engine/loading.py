@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from engine.cache import DEFAULT_BYTES
 from engine.config import EngineConfig
 from engine.drafter import Drafter, ForcedDrafter, HistoryDrafter, ModelDrafter, PromptDrafter, Speculation, StepCosts
-from engine.drafter.profile import measure
+from engine.drafter.profile import CONTEXT, measure, measure_with
 from engine.engine import Engine
 from engine.errors import InvalidRequest
+from engine.follower import rank_device
 from engine.grammar import Grammars, vocabulary
 from engine.machine import Machine
-from engine.models import load_model
-from engine.parallel import Team, rank_device
+from engine.memory import sized
+from engine.models import Model, load_model
+from engine.parallel import Team
 from engine.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger(__name__)
@@ -42,11 +46,11 @@ def load(path: Path, config: EngineConfig, *, draft: Path | None = None, costs: 
     """Load a Hugging Face folder or a .gguf file and build an engine around it.
 
     `draft` is a smaller model of the same vocabulary that runs ahead; its cache takes another quarter of the memory.
-    `costs` of steps decide what is speculated on; None: they are measured when first needed, and with tensor_parallel
-    nothing is speculated on.
+    `costs` of steps decide what is speculated on; None: they are measured when first needed, with tensor_parallel at
+    once.
 
     Raises ModelError or UnsupportedModel, which name the file, InvalidRequest for a configuration that the model cannot
-    serve, OutOfCache.
+    serve, OutOfCache, RankFailed.
     """
     if config.tensor_parallel == 1:
         return _load(path, config, draft, costs, None)
@@ -66,13 +70,19 @@ def _load(
     tokenizer = load_tokenizer(path)
     eos_token_ids = tokenizer.eos_token_ids | model.config.eos_token_ids
     grammars = Grammars(vocabulary(tokenizer.to_json(), model.config.vocab_size, eos_token_ids))
+    small = None if draft is None else _draft_model(draft, config, tokenizer)
+    given = config.cache_bytes
+    config = sized(model, config) if team is None else team.sized(config, partial(sized, model))
     drafters: list[Drafter] = [ForcedDrafter(grammars), HistoryDrafter(), PromptDrafter()]
-    if draft is not None:
-        drafters.append(_draft_model(draft, config, tokenizer, grammars))
+    if small is not None:
+        if config.cache_bytes is not None and given is None:  # measured: for both together
+            config = replace(config, cache_bytes=config.cache_bytes * 4 // 5)
+        quarter = (config.cache_bytes or DEFAULT_BYTES) // 4
+        own = replace(config, cache_bytes=quarter, num_blocks=None, tensor_parallel=1)
+        drafters.append(ModelDrafter(small, own, vocab_size=grammars.vocab_size, grammars=grammars))
     # What the grammar forces comes first, then what earlier outputs said, then what stands in the prompt.
     speculation = None
-    # The steps of a part of a model cannot be measured alone.
-    if config.speculation and (team is None or costs is not None):
+    if config.speculation:
         speculation = Speculation(drafters, lambda: costs or measure(model, config), longest=config.max_draft)
     engine = Engine(
         model,
@@ -83,16 +93,17 @@ def _load(
         speculation=speculation,
         team=team,
     )
+    if team is not None and speculation is not None and costs is None:
+        # The steps of a part of a model cannot be measured alone, nor later: nothing may be in the cache yet.
+        costs = measure_with(team.leader, min(CONTEXT, engine.max_model_len, engine.cache_size), config)
     return LoadedModel(engine, tokenizer, fingerprint(path), grammars)
 
 
-def _draft_model(path: Path, config: EngineConfig, tokenizer: Tokenizer, grammars: Grammars) -> ModelDrafter:
+def _draft_model(path: Path, config: EngineConfig, tokenizer: Tokenizer) -> Model:
     """Raises what `load` raises, and InvalidRequest when the draft model's tokens are not the target's."""
     if load_tokenizer(path).token_bytes != tokenizer.token_bytes:
         raise InvalidRequest("draft", str(path), "has other tokens than the model that it should draft for")
-    model = load_model(path, config.dtype, config.device)
-    own = replace(config, cache_bytes=config.cache_bytes // 4, num_blocks=None, tensor_parallel=1)
-    return ModelDrafter(model, own, vocab_size=grammars.vocab_size, grammars=grammars)
+    return load_model(path, config.dtype, config.device)
 
 
 def fingerprint(path: Path) -> str:

@@ -7,133 +7,173 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import timedelta
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import FileStore  # type: ignore[attr-defined]  # made in C++
 
 from engine.batch import Batch
-from engine.cache import KVCache
 from engine.config import EngineConfig
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, RankFailed
+from engine.follower import ENDED, HERE, LOADING, SIZE, follow, join, pack
 from engine.grammar.masks import RowMasks
-from engine.models import load_model
 from engine.ranks import Ranks, broadcast
 from engine.runner import Runner
-from engine.runners import runner_of
 from engine.step import Step
 
-PATIENCE = timedelta(hours=24)  # that a rank waits for the next step: engines may be idle for long
-ENDED = torch.zeros(0, dtype=torch.int32)
+ENDING = 10.0  # seconds that a rank has to end on its own
 
 
 class Team:
     """The processes of the other ranks, started and led by this one."""
 
     def __init__(self, path: Path, config: EngineConfig) -> None:
-        """Returns when all ranks have met. Raises InvalidRequest when this process leads or is led already."""
+        """Returns when all ranks have met. Raises InvalidRequest when this process leads or is led already, and
+        RankFailed."""
         if dist.is_initialized():
             raise InvalidRequest("tensor_parallel", config.tensor_parallel, "this process has such an engine already")
         self.ranks = Ranks(0, config.tensor_parallel)
         self._folder = tempfile.TemporaryDirectory(prefix="nightmill-ranks-")
-        meeting = f"file://{self._folder.name}/meeting"
+        self._closing = False
+        self._leader: _Leader | None = None
+        meeting = f"{self._folder.name}/meeting"
         spawn = multiprocessing.get_context("spawn")
         self._others: list[BaseProcess] = [
-            spawn.Process(target=_follow, args=(path, config, rank, meeting), daemon=True)
+            spawn.Process(target=follow, args=(path, config, rank, meeting), daemon=True)
             for rank in range(1, config.tensor_parallel)
         ]
         for process in self._others:
             process.start()
-        self._group = _join(config, 0, meeting)
+        self._store = FileStore(meeting, config.tensor_parallel)
+        try:
+            self._await(HERE)
+            with self.guarded():
+                self._group = join(config, 0, self._store)
+        except BaseException:
+            self.close()
+            raise
+        self._failed = False
+        self._watcher = threading.Thread(target=self._watch, args=(config.device.startswith("cuda"),), daemon=True)
+        self._watcher.start()
+
+    def sized(self, config: EngineConfig, own: Callable[[EngineConfig], EngineConfig]) -> EngineConfig:
+        """The configuration with a size of the cache that every rank has room for; `own` measures this one's. Raises
+        RankFailed, OutOfCache."""
+        with self.guarded():
+            mine = own(config)
+        if mine is config:
+            return config
+        self._await(SIZE)
+        ranks = range(1, self.ranks.size)
+        least = min(mine.cache_bytes or 0, *(int(self._store.get(f"{SIZE} {rank}")) for rank in ranks))
+        self._store.set(SIZE, str(least))
+        return replace(config, cache_bytes=least)
 
     def lead(self, runner: Runner) -> Runner:
         """A runner whose steps the others compute too."""
-        return _Leader(runner, self._group)
+        self._leader = _Leader(runner, self._group, self)
+        return self._leader
+
+    @property
+    def leader(self) -> Runner:
+        assert self._leader is not None, "an engine leads once it is built"
+        return self._leader
+
+    def check(self) -> None:
+        """Raises RankFailed when a rank has ended; what was computed since may be wrong."""
+        if self._failed:
+            raise self._failure()
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Errors of talking to a rank that has ended are RankFailed."""
+        try:
+            yield
+        except RuntimeError as error:
+            # The connection breaks a moment before the process is gone.
+            if wait([process.sentinel for process in self._others], ENDING):
+                raise self._failure() from error
+            raise
 
     def close(self) -> None:
-        """Let the other ranks end."""
-        with suppress(RuntimeError):  # they have ended already, of an error
-            broadcast(ENDED, self._group)
+        """Let the other ranks end; those that do not within ENDING are killed."""
+        self._closing = True
+        if self._leader is not None and all(process.is_alive() for process in self._others):
+            with suppress(RuntimeError):  # one has ended at this very moment
+                broadcast(ENDED, self._group)
+        else:
+            for process in self._others:
+                process.terminate()
+        until = time.monotonic() + ENDING
         for process in self._others:
-            process.join()
-        dist.destroy_process_group()
+            process.join(max(until - time.monotonic(), 0.1))
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+        if dist.is_initialized():
+            dist.destroy_process_group()
         self._folder.cleanup()
+
+    def _await(self, word: str) -> None:
+        """Wait until every other rank has put `word` into the store."""
+        keys = [f"{word} {rank}" for rank in range(1, self.ranks.size)]
+        until = time.monotonic() + LOADING.total_seconds()
+        while not self._store.check(keys):
+            if time.monotonic() > until or any(not process.is_alive() for process in self._others):
+                raise self._failure()
+            time.sleep(0.01)
+
+    def _watch(self, on_gpu: bool) -> None:
+        """Where a rank ends on its own, let nobody wait for it: a GPU would, for ever."""
+        wait([process.sentinel for process in self._others])
+        if not self._closing:
+            self._failed = True  # first: what is aborted leaves wrong numbers behind
+            if on_gpu and dist.group.WORLD is not None:
+                dist.group.WORLD.abort()
+
+    def _failure(self) -> RankFailed:
+        codes = {rank: process.exitcode for rank, process in enumerate(self._others, 1) if process.exitcode is not None}
+        return RankFailed(codes)
 
 
 class _Leader:
     """Of each step the others are told; the language-model head is rank 0's alone."""
 
-    def __init__(self, runner: Runner, group: dist.ProcessGroup) -> None:
+    def __init__(self, runner: Runner, group: dist.ProcessGroup, team: Team) -> None:
         self._runner = runner
         self._group = group
+        self._team = team
 
     def free_memory(self) -> None:
-        self._runner.free_memory()
+        """Raises RankFailed: the others compute the step for which there was no memory here."""
+        raise RankFailed({0: None})
+
+    def check(self) -> None:
+        self._team.check()
 
     def prepare(self, batch: Batch) -> Any:
         return self.prepare_step(Step.of(batch))
 
     def prepare_step(self, step: Step) -> Any:
-        broadcast(_pack(step), self._group)
+        with self._team.guarded():
+            broadcast(pack(step), self._group)
         return self._runner.prepare_step(step)
 
     def run(self, prepared: Any) -> Tensor:
-        return self._runner.run(prepared)
+        with self._team.guarded():
+            return self._runner.run(prepared)
 
     def logits(self, hidden: Tensor, masks: RowMasks | None = None) -> Tensor:
         return self._runner.logits(hidden, masks)
 
     def largest(self, hidden: Tensor, masks: RowMasks | None = None) -> tuple[Tensor, Tensor]:
         return self._runner.largest(hidden, masks)
-
-
-def rank_device(device: str, rank: int) -> str:
-    """Where a rank computes: on a GPU of its own, or on the one CPU."""
-    return f"cuda:{rank}" if device.startswith("cuda") else device
-
-
-def _follow(path: Path, config: EngineConfig, rank: int, meeting: str) -> None:
-    """The life of a rank but the first."""
-    own = replace(config, device=rank_device(config.device, rank))
-    if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
-    group = _join(own, rank, meeting)
-    model = load_model(path, own.dtype, own.device, ranks=Ranks(rank, config.tensor_parallel))
-    runner = runner_of(model, KVCache.fit(model.config, own), own)
-    while len(packed := broadcast(ENDED, group)):
-        runner.run(runner.prepare_step(_unpack(packed)))
-    dist.destroy_process_group()
-
-
-def _join(config: EngineConfig, rank: int, meeting: str) -> dist.ProcessGroup:
-    """Meet the other ranks. Returns the group in which hosts talk; the default group is that of the devices."""
-    on_gpu = config.device.startswith("cuda")
-    if on_gpu:
-        torch.cuda.set_device(rank_device(config.device, rank))
-    backend, size = "nccl" if on_gpu else "gloo", config.tensor_parallel
-    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=size, timeout=PATIENCE)
-    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=PATIENCE)
-    return group
-
-
-def _pack(step: Step) -> Tensor:
-    """A step as one tensor: the numbers of slices, tokens and block columns first."""
-    copies = np.array(step.copies, np.int32).ravel()
-    sizes = np.array([len(step.context_lengths), len(step.tokens), step.block_tables.shape[1]], np.int32)
-    return torch.from_numpy(np.concatenate([sizes, *(part.ravel() for part in step.arrays), copies]))
-
-
-def _unpack(packed: Tensor) -> Step:
-    values = packed.numpy()
-    num_slices, num_tokens, width = values[:3].tolist()
-    sizes = (num_slices + 1, num_slices, num_slices, num_slices + 1, num_tokens, num_slices, num_slices * width)
-    starts, contexts, owned, logit_starts, tokens, rows, tables, copies = np.split(values[3:], np.cumsum(sizes))
-    pairs = tuple((int(source), int(target)) for source, target in copies.reshape(-1, 2))
-    return Step(starts, contexts, owned, logit_starts, tokens, rows, tables.reshape(num_slices, width), pairs)

@@ -20,6 +20,7 @@ class Runner(Protocol):
     """See ModelRunner, which defines it."""
 
     def free_memory(self) -> None: ...
+    def check(self) -> None: ...
     def prepare(self, batch: Batch) -> Any: ...
     def prepare_step(self, step: Step) -> Any: ...
     def run(self, prepared: Any) -> Tensor: ...
@@ -36,6 +37,9 @@ class ModelRunner:
 
     def free_memory(self) -> None:
         """Let go of what can be made again."""
+
+    def check(self) -> None:
+        """Raise what makes numbers that were read from the device worthless."""
 
     def prepare(self, batch: Batch) -> Any:
         """Copy what the batch begins with, and make what `run` computes it from. The batch has at least one slice."""

@@ -154,6 +154,8 @@ class Scheduler:
         block. Returns the budget that is left."""
         while budget and self._waiting and len(self._running) < self._limits.sequences:
             sequence = self._waiting[0]
+            if sequence.promised:  # it was preempted just now, and its last token is in no row any more
+                break
             hits = self._pool.match(sequence.tokens)
             missing = self._pool.num_blocks_of(sequence.num_known) - len(hits)
             # A block for every running sequence is left, or the next ones that they need would come by preemption.

@@ -26,6 +26,7 @@ def load_model(name: str, settings: Settings) -> LoadedModel:
         speculation=settings.engine_speculation,
         block_size=settings.engine_block_size,
         cache_bytes=settings.engine_cache_bytes,
+        memory_fraction=settings.engine_memory_fraction,
         max_model_len=settings.engine_max_model_len,
         max_sequences=settings.engine_max_sequences,
         token_budget=settings.engine_token_budget,

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from engine import Engine, EngineConfig, Format, InvalidRequest, Output, Request, SamplingParams, load
+from engine import (
+    Engine,
+    EngineConfig,
+    Format,
+    InvalidRequest,
+    Output,
+    Request,
+    SamplingParams,
+    load,
+    loading,
+    parallel,
+)
 from engine.drafter import ForcedDrafter, PromptDrafter, Speculation, StepCosts
+from engine.drafter.profile import measure_with
+from engine.errors import RankFailed
 from engine.models import load_model
 from engine.parallel import Team
 from engine.ranks import Ranks
@@ -107,3 +124,76 @@ def test_a_model_that_cannot_be_split(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="4 query heads, 1 key/value heads and 96 features") as caught:
         load_model(tmp_path, ranks=Ranks(0, 2))
     assert caught.value.field == "tensor_parallel"
+
+
+def test_steps_are_measured_with_all_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that speculation knows what verifying costs, and outputs stay what they are."""
+    found: list[StepCosts] = []
+
+    def measured(*arguments: Any) -> StepCosts:
+        found.append(measure_with(*arguments))
+        return FREE  # what was measured may say that drafts do not pay
+
+    monkeypatch.setattr(loading, "measure_with", measured)
+    repeating = Request("repeating", (7, 8, 9, 10) * 6, SamplingParams(max_tokens=16))
+    config = EngineConfig(num_blocks=60, num_threads=1, speculation=False)
+    alone = load(folder, config).engine
+    (expected,) = alone.generate([repeating])
+    engine = load(folder, replace(config, speculation=True, tensor_parallel=2)).engine
+    try:
+        (output,) = engine.generate([repeating])
+        assert sum(drafter.accepted for drafter in engine.stats().drafts) > 0
+    finally:
+        engine.close()
+    assert output.tokens == expected.tokens
+    assert [size for size, _ in found[0].points] == [1, 4, 16, 64, 256]
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_rank_that_dies_is_named(folder: Path, busy: bool) -> None:
+    """Whether a step is under way or not: no hang, a typed error, and nothing left behind."""
+    config = EngineConfig(num_blocks=60, num_threads=1, tensor_parallel=2, speculation=False)
+    engine = load(folder, config).engine
+    (other,) = multiprocessing.active_children()
+    assert other.pid is not None
+    if busy:
+        engine.add(requests()[2])
+        engine.step()
+    os.kill(other.pid, signal.SIGKILL)
+    engine.add(requests()[3])
+    with pytest.raises(RankFailed, match=r"rank 1 \(ended by signal 9\)") as caught:
+        drain(engine)
+    assert caught.value.exit_codes == {1: -signal.SIGKILL}
+    engine.close()
+    assert not torch.distributed.is_initialized()
+    assert multiprocessing.active_children() == []
+    assert load(folder, replace(config, tensor_parallel=1)).engine.idle  # this process is fine
+
+
+def drain(engine: Engine) -> None:
+    while not engine.idle:
+        engine.step()
+
+
+def test_a_rank_that_cannot_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "follow", faulty_rank)
+    with pytest.raises(RankFailed, match=r"rank 1 \(ended with status 3\)"):
+        Team(folder, EngineConfig(tensor_parallel=2))
+    assert not torch.distributed.is_initialized()
+
+
+def faulty_rank(*_: object) -> None:
+    sys.exit(3)
+
+
+def test_the_smallest_cache_of_all_ranks_is_everybodys(folder: Path) -> None:
+    """What a rank measures goes through the store that they met in."""
+    team = Team(folder, EngineConfig(num_blocks=60, num_threads=1, tensor_parallel=2))
+    try:
+        config = EngineConfig(tensor_parallel=2)
+        assert team.sized(config, lambda given: given) is config  # nothing was to be measured
+        team._store.set(f"{parallel.SIZE} 1", "5000")
+        assert team.sized(config, lambda given: replace(given, cache_bytes=9000)).cache_bytes == 5000
+        assert team._store.get(parallel.SIZE) == b"5000"
+    finally:
+        team.close()
