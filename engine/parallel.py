@@ -141,6 +141,9 @@ class Team:
                 dist.group.WORLD.abort()
 
     def _failure(self) -> RankFailed:
+        for process in self._others:
+            if wait([process.sentinel], 0):
+                process.join(ENDING)  # its status comes a moment later
         codes = {rank: process.exitcode for rank, process in enumerate(self._others, 1) if process.exitcode is not None}
         return RankFailed(codes)
 
