@@ -11,12 +11,19 @@ from db import datasets
 from db.datasets import Dataset
 from db.errors import InvalidJob
 from db.formats import SchemaOptions
-from db.specs import Chat, Extract, Generate, JobSpec, Label, Summarize
+from db.specs import Chat, Extract, Generate, JobSpec, Label, OpenAI, Summarize
 from db.typed_columns import typed
 
 ERROR = pa.struct([pa.field("code", pa.string()), pa.field("message", pa.string())])
 DEAD_LETTER_ERROR = "nightmill_error"  # beside the input's columns in a dataset of failed rows
 TOKEN_COLUMNS = ("prompt_tokens", "cached_tokens", "output_tokens", "truncated_tokens")
+CHOICE = pa.struct(
+    [
+        pa.field("text", pa.large_string()),
+        pa.field("finish_reason", pa.string()),
+        pa.field("logprobs", pa.large_string()),
+    ]
+)
 PROBABILITY = pa.struct([pa.field("label", pa.string()), pa.field("prob", pa.float64())])
 
 
@@ -40,7 +47,7 @@ def input_checks(spec: JobSpec) -> list[tuple[str, Callable[[Dataset], None]]]:
             checks = [("recipe.template", lambda dataset: datasets.check_columns(dataset, columns))]
         case Chat(column=column):
             checks = [("recipe.column", lambda dataset: datasets.check_messages(dataset, column))]
-        case Summarize(column=column) | Label(column=column) | Extract(column=column):
+        case Summarize(column=column) | Label(column=column) | Extract(column=column) | OpenAI(column=column):
             checks = [("recipe.column", lambda dataset: datasets.check_text(dataset, column))]
         case _:
             assert_never(recipe)
@@ -105,6 +112,8 @@ def recipe_fields(spec: JobSpec) -> list[pa.Field[Any]]:
             return [] if schema is None else list(typed(schema).fields)
         case Label():
             return _label_fields(recipe)
+        case OpenAI():
+            return [pa.field("choices", pa.list_(CHOICE))]
         case _:
             assert_never(recipe)
 

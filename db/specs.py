@@ -149,7 +149,22 @@ class Extract(SchemaOptions):
         return (self.column,)
 
 
-Recipe = Annotated[Summarize | Label | Generate | Chat | Extract, Field(discriminator="kind")]
+class OpenAI(Spec):
+    """A column of OpenAI request bodies, as JSON text -> the choices that the API answers them with."""
+
+    kind: Literal["openai"] = "openai"
+    column: Name = "body"
+    endpoint: Literal["/v1/chat/completions", "/v1/completions"] = Field(
+        default="/v1/chat/completions",
+        description="What the bodies are for. Each brings its own sampling and format; its `model` is not read.",
+    )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+
+Recipe = Annotated[Summarize | Label | Generate | Chat | Extract | OpenAI, Field(discriminator="kind")]
 
 
 class JobSpec(Spec):
@@ -196,6 +211,15 @@ class JobSpec(Spec):
                 return self.recipe.format
             case _:
                 return None
+
+    @model_validator(mode="after")
+    def _of_the_rows(self) -> JobSpec:
+        if isinstance(self.recipe, OpenAI):
+            if self.sampling != SamplingSpec():
+                raise ValueError("sampling has no place beside the recipe openai, whose rows bring their own")
+            if self.on_long != "error":
+                raise ValueError("on_long must be error with the recipe openai: a request is never altered")
+        return self
 
     @model_validator(mode="after")
     def _ends(self) -> JobSpec:

@@ -12,7 +12,9 @@ from db.errors import InvalidJob
 from db.settings import Settings
 from db.specs import JobSpec
 from worker.open_model import OpenModel
+from worker.openai_rows import OpenAIRowMaker
 from worker.recipes import Recipe, build
+from worker.recipes.openai import OpenAIRecipe
 from worker.rows import RowMaker
 from worker.shards import Layout
 
@@ -34,14 +36,11 @@ def plan(
 ) -> Plan:
     """Raises InvalidJob, and EngineError for sampling parameters or a format that the engine refuses."""
     recipe = build(spec.recipe, model.tokenizer, max_chars=settings.max_prompt_bytes, prepared=prepared)
-    maker = RowMaker(
-        spec,
-        recipe,
-        model.tokenizer,
-        max_model_len=model.max_model_len,
-        max_prompt_bytes=settings.max_prompt_bytes,
-        group=job_id,
-    )
+    limits = {"max_model_len": model.max_model_len, "max_prompt_bytes": settings.max_prompt_bytes}
+    if isinstance(recipe, OpenAIRecipe):
+        maker: RowMaker = OpenAIRowMaker(spec, recipe, model.tokenizer, **limits, group=job_id)
+    else:
+        maker = RowMaker(spec, recipe, model.tokenizer, **limits, group=job_id)
     if maker.max_prompt_tokens < 1:
         reason = f"leaves no room for a prompt: the model takes {model.max_model_len} tokens in all"
         raise InvalidJob("sampling.max_tokens", reason)

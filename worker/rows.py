@@ -36,6 +36,15 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
+class Asking:
+    """What the engine is asked for a row: one request, or several whose outputs make one result, in this order."""
+
+    requests: tuple[Request, ...]
+    truncated_tokens: int = 0
+    format: Format | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """What an output row says beside the kept columns. `values` has `output`, `raw_output` and the recipe's own."""
 
@@ -97,6 +106,16 @@ class RowMaker:
             raise RowRefused("text_too_large", f"the text has {size} bytes; the limit is {self._max_prompt_bytes}")
         return text
 
+    def asking(self, index: int, row: Row) -> Asking:
+        """What to ask the engine for the job's row `index`. Raises RowRefused."""
+        request, truncated = self.request(index, row)
+        return Asking((request,), truncated, request.format)
+
+    def answer(self, asking: Asking, outputs: Sequence[Output]) -> Result:
+        """What becomes of a row's outputs, in the order of its requests."""
+        (output,) = outputs
+        return self.result(output, asking.truncated_tokens, asking.format)
+
     def request(self, index: int, row: Row) -> tuple[Request, int]:
         """The request of the job's row `index`, and how many tokens `on_long` cut. Raises RowRefused."""
         prompt = self.prompt(row, self.text(row))
@@ -143,8 +162,11 @@ class RowMaker:
         return decode(ids[:front]).rstrip(BROKEN) + decode(back).lstrip(BROKEN)
 
     def _render(self, row: Row, text: str) -> tuple[int, ...]:
+        return self._encode(self._recipe.messages(row, text))
+
+    def _encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         try:
-            return prompt_tokens(self._tokenizer, self._recipe.messages(row, text))
+            return prompt_tokens(self._tokenizer, messages)
         except (jinja2.TemplateError, EngineError) as error:
             raise RowRefused("invalid_messages", f"the model's chat template refuses them: {error}") from error
 

@@ -7,54 +7,28 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 import pyarrow as pa
 
 from db import parquet
 from db.publish import digest, publish
 from db.shards import Claim, PartFile
-from engine.format import Format
 from engine.request import Output, Request
 from worker.cells import read_rows
 from worker.checkpoints import Checkpoint, Saved
 from worker.open_model import OpenModel
+from worker.open_rows import Asked, Chunk
 from worker.parts import Counts, PartWriter, Tally, part_name, read_counts, to_batch
 from worker.recipes import RowRefused
 from worker.rows import Result, RowMaker, poisonous, refused
 from worker.sources import Stop, Stopped
 from worker.suspects import Suspects
 
+Requests: TypeAlias = tuple[Request, ...]  # of one row
+
 READ_ROWS = 256  # input rows read together, and written together
 LEAST_CHUNKS = 4
-
-
-@dataclass(slots=True)
-class Chunk:
-    """Some input rows whose results are on their way. Written as one when the last of them is there."""
-
-    kept: pa.RecordBatch
-    results: list[Result | None]
-    missing: int
-
-    @classmethod
-    def of(cls, kept: pa.RecordBatch) -> Chunk:
-        return cls(kept, [None] * kept.num_rows, kept.num_rows)
-
-    def put(self, offset: int, result: Result) -> None:
-        assert self.results[offset] is None, f"row {offset} of a chunk is answered twice"
-        self.results[offset] = result
-        self.missing -= 1
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A row that the engine has, and what its answer needs to become a result."""
-
-    chunk: Chunk
-    offset: int
-    truncated_tokens: int
-    format: Format | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +112,12 @@ class ShardWork:
             if self.suspects.careful:
                 yield from self._carefully(requests)
             else:
-                for _, request in requests:
-                    yield request
+                for _, own in requests:
+                    yield from own
             self._flush(writer)
 
-    def _open_requests(self, first: int, batch: pa.RecordBatch, chunk: Chunk) -> Iterator[tuple[int, Request]]:
-        """Row and request of the rows that are to be computed; the other ones are settled here."""
+    def _open_requests(self, first: int, batch: pa.RecordBatch, chunk: Chunk) -> Iterator[tuple[int, Requests]]:
+        """Row and requests of the rows that are to be computed; the other ones are settled here."""
         saved = self.saved.results(first, first + batch.num_rows, self.layout.prefix)
         for offset, row in enumerate(read_rows(batch, self.layout.read)):
             index = first + offset
@@ -156,14 +130,14 @@ class ShardWork:
             try:
                 if isinstance(row, RowRefused):
                     raise row
-                request, truncated = self.maker.request(index, row)
+                asking = self.maker.asking(index, row)
             except RowRefused as error:
                 self._put(chunk, offset, refused(error), index)
             else:
-                self._asked[index] = Asked(chunk, offset, truncated, request.format)
-                yield index, request
+                self._asked[index] = Asked.of(chunk, offset, asking)
+                yield index, asking.requests
 
-    def _carefully(self, requests: Iterator[tuple[int, Request]]) -> Iterator[Request | None]:
+    def _carefully(self, requests: Iterator[tuple[int, Requests]]) -> Iterator[Request | None]:
         """The requests group by group, each with the engine to itself and marked before."""
         left = dict(requests)
         while left:
@@ -171,16 +145,23 @@ class ShardWork:
             with self.model.alone(self.stop):
                 self.checkpoint.begin(group[0], group[-1] + 1)
                 for row in group:
-                    yield left.pop(row)
+                    yield from left.pop(row)
                 while any(row in self._asked for row in group):
                     yield None
 
     def _take(self, output: Output) -> None:
-        assert isinstance(output.id, int)  # the row index that the request was made with
-        asked = self._asked.pop(output.id)
-        self.tally.rows_reused += output.reused
-        result = self.maker.result(output, asked.truncated_tokens, asked.format)
-        self._put(asked.chunk, asked.offset, result, output.id)
+        # The row index that the request was made with; beside it which of the row's requests it is, if it has several.
+        row, place = output.id if isinstance(output.id, tuple) else (output.id, 0)
+        assert isinstance(row, int), row
+        assert isinstance(place, int), place
+        asked = self._asked[row]
+        asked.put(place, output)
+        if asked.missing:
+            return
+        del self._asked[row]
+        outputs = [each for each in asked.outputs if each is not None]
+        self.tally.rows_reused += all(each.reused for each in outputs)
+        self._put(asked.chunk, asked.offset, self.maker.answer(asked.asking, outputs), row)
 
     def _put(self, chunk: Chunk, offset: int, result: Result, new: int | None = None) -> None:
         """`new`: the row, if its result should be kept for an attempt after this one."""

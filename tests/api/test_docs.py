@@ -19,8 +19,8 @@ SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | 
 
 
 def test_every_recipe_has_its_section() -> None:
-    assert list(SECTIONS) == ["summarize", "label", "generate", "chat", "extract", "Formats", "Error rows"]
-    assert set(KINDS) == set(list(SECTIONS)[:5])
+    assert list(SECTIONS) == ["summarize", "label", "generate", "chat", "extract", "openai", "Formats", "Error rows"]
+    assert set(KINDS) == set(list(SECTIONS)[:6])
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -43,11 +43,14 @@ def test_every_format_is_told() -> None:
         {"kind": "label", "labels": ["a", "b"], "label_probs": True, "abstain_below": 0.5},
         {"kind": "label", "labels": ["a", "b"], "label_probs": True, "multi_label": True},
         {"kind": "chat", "format": {"type": "json_object", "keep_raw": True}},
+        {"kind": "openai"},
     ],
 )
 def test_every_column_is_told_with_its_type(recipe: dict[str, object]) -> None:
-    spec = JobSpec.model_validate({"input": "in", "model": "m", "recipe": recipe, "sampling": {"logprobs": 1}})
+    sampling = {} if recipe["kind"] == "openai" else {"logprobs": 1}
+    spec = JobSpec.model_validate({"input": "in", "model": "m", "recipe": recipe, "sampling": sampling})
     types = {"label_probs": "list<struct<label, prob>>", "error": "struct<code, message>", "labels": "list<string>"}
+    types["choices"] = "list<struct<text, finish_reason, logprobs>>"
     for field in added_fields(spec):
         told = re.search(rf"^\| [^|]*`{field.name}`[^|]* \| ([^|]+) \|", TEXT, re.MULTILINE)
         assert told is not None, field.name

@@ -23,7 +23,7 @@ from engine import EngineStats
 from engine.drafter.acceptance import DraftStats
 from engine.errors import RequestTooLong, UnsupportedFormat
 from engine.format import Format
-from engine.request import FinishReason, Output, Request
+from engine.request import FinishReason, Output, Request, TokenLogprobs
 
 END = 256
 ROLES = {"system": 257, "user": 258, "assistant": 259, "tool": 260}
@@ -159,7 +159,9 @@ def complete(request: Request) -> Output:
     tokens = answer(request)
     kept = tuple(tokens[: request.sampling.max_tokens])
     reason = FinishReason.STOP if len(kept) == len(tokens) else FinishReason.LENGTH
-    return Output(request.id, kept, reason, size, 0, len(kept))
+    asked = request.sampling.logprobs
+    logprobs = None if asked is None else tuple(TokenLogprobs(token, -0.5, ((token, -0.5),)[:asked]) for token in kept)
+    return Output(request.id, kept, reason, size, 0, len(kept), logprobs=logprobs)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from worker.recipes.extract import ExtractRecipe
 from worker.recipes.generate import GenerateRecipe
 from worker.recipes.label import LabelRecipe
 from worker.recipes.multi_label import MultiLabelRecipe
+from worker.recipes.openai import OpenAIRecipe
 from worker.recipes.recipe import Answer, AnswerRefused, Message, Recipe, Row, RowRefused, Score
 from worker.recipes.summarize import SummarizeRecipe
 
@@ -34,5 +35,7 @@ def build(
             return ChatRecipe(spec)
         case specs.Extract():
             return ExtractRecipe(spec)
+        case specs.OpenAI():
+            return OpenAIRecipe(spec)
         case _:
             assert_never(spec)

@@ -1,0 +1,49 @@
+"""Rows of a shard that are read and not written yet: their results, and the outputs those are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from engine.request import Output
+from worker.rows import Asking, Result
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Some input rows whose results are on their way. Written as one when the last of them is there."""
+
+    kept: pa.RecordBatch
+    results: list[Result | None]
+    missing: int
+
+    @classmethod
+    def of(cls, kept: pa.RecordBatch) -> Chunk:
+        return cls(kept, [None] * kept.num_rows, kept.num_rows)
+
+    def put(self, offset: int, result: Result) -> None:
+        assert self.results[offset] is None, f"row {offset} of a chunk is answered twice"
+        self.results[offset] = result
+        self.missing -= 1
+
+
+@dataclass(slots=True)
+class Asked:
+    """A row that the engine has, and what its answer needs to become a result."""
+
+    chunk: Chunk
+    offset: int
+    asking: Asking
+    outputs: list[Output | None]
+    missing: int
+
+    @classmethod
+    def of(cls, chunk: Chunk, offset: int, asking: Asking) -> Asked:
+        num_requests = len(asking.requests)
+        return cls(chunk, offset, asking, [None] * num_requests, num_requests)
+
+    def put(self, place: int, output: Output) -> None:
+        assert self.outputs[place] is None, f"request {place} of a row is answered twice"
+        self.outputs[place] = output
+        self.missing -= 1
