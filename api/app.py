@@ -14,6 +14,8 @@ from api.auth import check_exposure
 from api.deps import Services
 from api.metrics import Metrics
 from api.middleware import BodyLimit, Timing
+from api.openai.keeper import Keeper
+from api.openai.routes import ROUTERS as OPENAI_ROUTERS
 from api.queue import Queue, RedisQueue
 from api.sweeper import Sweeper
 from db.session import connect, migrate, session_factory
@@ -27,18 +29,21 @@ def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         """Bring the database up to date, then sweep until the server stops."""
-        for folder in (settings.home, settings.data_folder, settings.uploads):
+        for folder in (settings.home, settings.data_folder, settings.uploads, settings.files):
             folder.mkdir(parents=True, exist_ok=True)
         database = connect(settings.database)
         migrate(database)
         sessions = session_factory(database)
         sender = queue or RedisQueue(settings.redis_url)
         sweeper = Sweeper(settings, sessions, sender)
-        app.state.services = Services(settings, database, sessions, sender, sweeper, metrics)
+        services = Services(settings, database, sessions, sender, sweeper, metrics)
+        app.state.services, app.state.keeper = services, Keeper(services)
         sweeper.start()
+        app.state.keeper.start()
         try:
             yield
         finally:
+            app.state.keeper.stop()
             sweeper.stop()
             database.dispose()
 
@@ -48,8 +53,9 @@ def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
         description="Batch inference for language models: a Parquet dataset in, a Parquet dataset out.",
         lifespan=lifespan,
     )
-    for module in (jobs, results, uploads, system):
-        app.include_router(module.router)
+    routers = [module.router for module in (jobs, results, uploads, system)]
+    for router in (*routers, *OPENAI_ROUTERS):
+        app.include_router(router)
     app.add_middleware(BodyLimit, upload_bytes=settings.max_upload_bytes)
     app.add_middleware(Timing, metrics=metrics)
     errors.install(app)

@@ -23,17 +23,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
-from api.schemas import (
-    Health,
-    JobPage,
-    JobRequest,
-    JobView,
-    ModelList,
-    ResultFile,
-    ResultPage,
-    UploadView,
-    WorkerList,
-)
+from api.schemas import JobPage, JobRequest, JobView, ResultFile, ResultPage, UploadView
+from api.system_views import Health, ModelList, WorkerList
 from api.transport import RequestRefused, Transport, chunks
 from db.json_schemas import as_schema
 from db.models import JobStatus

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.metrics import Metrics
 
 JSON_BYTES = 8 << 20
+UPLOADS = ("/v1/uploads", "/v1/files")
 FORM_BYTES = 1 << 16  # what multipart adds around the file
 
 
@@ -24,7 +25,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limit = self.upload_bytes + FORM_BYTES if scope["path"].startswith("/v1/uploads") else JSON_BYTES
+        limit = self.upload_bytes + FORM_BYTES if scope["path"].startswith(UPLOADS) else JSON_BYTES
         seen = 0
 
         async def bounded() -> Message:

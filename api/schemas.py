@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from db.models import Job, JobStatus, Shard, Upload, Worker
+from db.models import Job, JobStatus, Shard, Upload
 from db.progress import Progress
 from db.specs import JobSpec
 
@@ -124,11 +124,11 @@ class JobView(View):
             rates=Rates(rows_per_second=rows_rate, tokens_per_second=tokens / running if running and tokens else None),
             eta_seconds=open_rows / rows_rate if rows_rate and job.status in MOVING else None,
             elapsed_seconds=elapsed,
-            created_at=_time(job.created_at),
-            started_at=None if job.started_at is None else _time(job.started_at),
-            running_at=None if job.running_at is None else _time(job.running_at),
-            finished_at=None if job.finished_at is None else _time(job.finished_at),
-            expires_at=None if job.expires_at is None else _time(job.expires_at),
+            created_at=as_time(job.created_at),
+            started_at=None if job.started_at is None else as_time(job.started_at),
+            running_at=None if job.running_at is None else as_time(job.running_at),
+            finished_at=None if job.finished_at is None else as_time(job.finished_at),
+            expires_at=None if job.expires_at is None else as_time(job.expires_at),
             priority=job.priority,
             retry_of=job.retry_of,
             error=None if job.error_code is None else JobError(code=job.error_code, message=job.error_message or ""),
@@ -196,55 +196,9 @@ class UploadView(View):
             filename=upload.filename,
             bytes=upload.num_bytes,
             rows=upload.num_rows,
-            created_at=_time(upload.created_at),
+            created_at=as_time(upload.created_at),
         )
 
 
-class ModelView(View):
-    """A model that a job may name. `installed` is about the API's machine, which may not be the worker's."""
-
-    name: str
-    title: str
-    installed: bool
-    bytes: int | None
-
-
-class ModelList(View):
-    default: str
-    models: list[ModelView]
-
-
-class WorkerView(View):
-    """A worker process as it last reported itself."""
-
-    name: str
-    model: str | None
-    started_at: datetime
-    seen_seconds_ago: float
-    stats: dict[str, Any]
-
-    @classmethod
-    def of(cls, worker: Worker, now: float) -> WorkerView:
-        return cls(
-            name=worker.name,
-            model=worker.model,
-            started_at=_time(worker.started_at),
-            seen_seconds_ago=max(0.0, now - worker.seen_at),
-            stats=worker.stats,
-        )
-
-
-class WorkerList(View):
-    workers: list[WorkerView]
-
-
-class Health(View):
-    """`checks` maps what the service depends on to `ok` or to what is wrong with it."""
-
-    status: str
-    version: str
-    checks: dict[str, str] = {}
-
-
-def _time(seconds: float) -> datetime:
+def as_time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, tz=UTC)

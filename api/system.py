@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from api.deps import CallerDep, OperatorDep, Services, ServicesDep
 from api.metrics import CONTENT_TYPE
 from api.queue import QueueError
-from api.schemas import Health, ModelList, ModelView, WorkerList, WorkerView
+from api.system_views import Health, ModelList, ModelView, OpenAIModel, WorkerList, WorkerView
 from db import model_files
 from db.session import db_now
 from db.workers import workers as seen_workers
@@ -54,7 +54,10 @@ def models(services: ServicesDep, caller: CallerDep) -> ModelList:
         for name, size in sizes.items()
         if name not in model_files.CATALOG
     ]
-    return ModelList(default=services.settings.model, models=known + others)
+    default, aliases = services.settings.model, services.settings.openai_models
+    names = dict.fromkeys([default, *(model.name for model in known + others), *aliases])
+    data = [OpenAIModel(id=name) for name in names]
+    return ModelList(default=default, models=known + others, data=data)
 
 
 @router.get("/v1/workers")

@@ -15,6 +15,7 @@ from starlette.datastructures import UploadFile
 from api.auth import Caller
 from api.deps import Services, ServicesDep, SubmitterDep
 from api.errors import naming
+from api.openai import uploads as openai_uploads
 from api.schemas import UploadView
 from db import files, tenants
 from db.errors import InvalidJob
@@ -38,16 +39,19 @@ BODY = {
 }
 
 
-@router.post("", status_code=201, openapi_extra=BODY)
+@router.post("", status_code=201, openapi_extra=BODY, response_model=UploadView)
 async def upload(
     request: Request, response: Response, services: ServicesDep, caller: SubmitterDep, filename: str | None = None
-) -> UploadView:
-    """Take a Parquet file; the answer's `uri` is what a job's `input` takes.
+) -> UploadView | Response:
+    """Take a Parquet file; the answer's `uri` is what a job's `input` takes. JSON begins an OpenAI upload in parts.
 
     `curl -F file=@table.parquet URL/v1/uploads`, or, without a second copy on the server's disk,
     `curl -X POST -T table.parquet -H 'Content-Type: application/octet-stream' URL/v1/uploads?filename=table.parquet`.
     """
-    if request.headers.get("content-type", "").startswith("multipart/form-data"):
+    kind = request.headers.get("content-type", "")
+    if kind.startswith("application/json"):
+        return await openai_uploads.begin(request, services, caller.tenant)
+    if kind.startswith("multipart/form-data"):
         async with request.form(max_files=1, max_fields=1) as form:
             part = form.get("file")
             if not isinstance(part, UploadFile):

@@ -11,11 +11,12 @@ from typing import BinaryIO
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from db import datasets, uris
+from db import datasets, tenants, uris
 from db.errors import InvalidDataset, UploadNotFound, UploadTooLarge
 from db.models import Upload
 from db.publish import publish
 from db.session import db_now
+from db.settings import Settings
 from db.tenants import Folders
 
 SCHEME = "upload://"
@@ -100,6 +101,13 @@ def get_upload(session: Session, upload_id: str, tenant: str) -> Upload:
     if upload is None or upload.tenant != tenant:
         raise UploadNotFound(upload_id)
     return upload
+
+
+def remove_upload(session: Session, settings: Settings, upload_id: str, tenant: str) -> None:
+    """Forget an upload and its bytes. Raises UploadNotFound."""
+    session.delete(get_upload(session, upload_id, tenant))
+    folders = tenants.folders(session, settings, tenant)
+    upload_path(folders.uploads, upload_id).unlink(missing_ok=True)
 
 
 def resolve_input(uri: str, folders: Folders) -> Path:

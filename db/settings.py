@@ -6,12 +6,15 @@ Every field is read from `NIGHTMILL_<NAME>`; the two addresses also from the nam
 from __future__ import annotations
 
 import os
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from pydantic import AliasChoices, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+WINDOW = re.compile(r"[1-9]\d{0,4}[mhd]")
 
 
 class Settings(BaseSettings):
@@ -80,6 +83,24 @@ class Settings(BaseSettings):
     )
     results_days: int = Field(default=30, ge=1, description="Days after which an unused answer is forgotten.")
 
+    openai_models: dict[str, str] = Field(
+        default={},
+        description="Other names of models for OpenAI clients, as a JSON object: what requests name -> what is run.",
+    )
+    openai_completion_windows: tuple[str, ...] = Field(
+        default=("24h",),
+        description='Completion windows of batches beside 24h, as a JSON list: a number and m, h or d, as in "30m".',
+    )
+    openai_file_days: int = Field(default=30, ge=1, description="Days after which a batch's input file expires.")
+    openai_max_file_bytes: int = Field(default=200 << 20, ge=1, description="Largest input file of a batch, in bytes.")
+    openai_max_requests: int = Field(default=50_000, ge=1, description="Most requests of one batch.")
+    openai_timeout_seconds: float = Field(
+        default=600.0, gt=0, description="How long a call of /v1/chat/completions or /v1/completions waits."
+    )
+    webhook_private_addresses: bool = Field(
+        default=False, description="Deliver webhooks to private and local addresses too, and over http."
+    )
+
     model: str = Field(default="smollm2-135m", description="Model of jobs that name none.")
     engine_device: str = Field(
         default="cpu",
@@ -126,6 +147,14 @@ class Settings(BaseSettings):
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
 
+    @field_validator("openai_completion_windows")
+    @classmethod
+    def _windows(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for window in value:
+            if not WINDOW.fullmatch(window):
+                raise ValueError(f"{window!r} is no completion window: write a number and m, h or d, as in 30m")
+        return tuple(dict.fromkeys(("24h", *value)))
+
     @field_validator("database_url")
     @classmethod
     def _psycopg(cls, value: str) -> str:
@@ -152,6 +181,11 @@ class Settings(BaseSettings):
     @property
     def uploads(self) -> Path:
         return self.home / "uploads"
+
+    @property
+    def files(self) -> Path:
+        """Files of OpenAI clients, as they were sent."""
+        return self.home / "files"
 
     @property
     def results(self) -> Path:
