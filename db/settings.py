@@ -116,6 +116,15 @@ class Settings(BaseSettings):
     engine_kv_dtype: Literal["auto", "fp32", "bf16", "int8", "fp8"] = Field(
         default="auto", description="Number format of the key/value cache; auto: as the weights."
     )
+    engine_attention: Literal["auto", "triton", "sdpa", "varlen"] = Field(
+        default="auto",
+        description="What attends; auto: the CPU's own code, on a GPU the Triton kernels. sdpa and varlen are torch's, "
+        "to compare with; varlen needs a GPU.",
+    )
+    engine_deterministic: bool = Field(
+        default=False,
+        description="On a GPU: products whose bits do not depend on the rows beside them, at some cost in speed.",
+    )
     engine_speculation: bool = Field(
         default=True, description="Guess tokens ahead where that pays; changes speed, never an output."
     )

@@ -19,6 +19,8 @@ class EngineConfig:
     dtype: str = "fp32"  # of the weights: auto, fp32, bf16; int8 (CPU), fp8 (GPU): activations too
     kv_dtype: str = "auto"  # of keys and values: auto (as the weights), fp32, bf16, int8 (CPU) or fp8 (GPU)
     device: str = "cpu"  # or cuda, cuda:N; interpret: the GPU's path in Triton's interpreter, for tests
+    attention: str = "auto"  # or triton (what auto is on a GPU), sdpa (gathers; for checks), varlen (torch's; GPU)
+    deterministic: bool = False  # on a GPU: products that do not depend on what else is computed, to the bit
     block_size: int = 16
     cache_bytes: int | None = None
     memory_fraction: float = 0.9  # of a GPU's memory, for all that the engine needs
@@ -38,6 +40,8 @@ class EngineConfig:
                 raise InvalidRequest(name, getattr(self, name), "must be auto, fp32, bf16, int8 or fp8")
         if not re.fullmatch(r"cpu|interpret|cuda(:\d+)?", self.device):
             raise InvalidRequest("device", self.device, "must be cpu, cuda, cuda:N or interpret")
+        if self.attention not in ("auto", "triton", "sdpa", "varlen"):
+            raise InvalidRequest("attention", self.attention, "must be auto, triton, sdpa or varlen")
         for name in ("block_size", "max_sequences", "token_budget", "max_draft", "tensor_parallel"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(name, getattr(self, name), "must be at least 1")

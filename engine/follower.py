@@ -15,6 +15,7 @@ from torch.distributed import FileStore, Store  # type: ignore[attr-defined]  # 
 
 from engine.cache import KVCache
 from engine.config import EngineConfig
+from engine.determinism import make_deterministic
 from engine.memory import sized
 from engine.models import load_model
 from engine.ranks import Ranks, broadcast
@@ -41,7 +42,8 @@ def follow(path: Path, config: EngineConfig, rank: int, meeting: str) -> None:
     store = FileStore(meeting, config.tensor_parallel)
     store.set(f"{HERE} {rank}", "")
     group = join(own, rank, store)
-    model = load_model(path, own.dtype, own.device, ranks=Ranks(rank, config.tensor_parallel))
+    ranks = Ranks(rank, config.tensor_parallel)
+    model = load_model(path, own.dtype, own.device, ranks=ranks, attention=own.attention)
     measured = sized(model, own)
     if measured is not own:
         store.set(f"{SIZE} {rank}", str(measured.cache_bytes))
@@ -56,6 +58,8 @@ def follow(path: Path, config: EngineConfig, rank: int, meeting: str) -> None:
 def join(config: EngineConfig, rank: int, store: Store) -> dist.ProcessGroup:
     """Meet the other ranks. Returns the group in which hosts talk; the default group is that of the devices."""
     on_gpu = config.device.startswith("cuda")
+    if on_gpu and config.deterministic:
+        make_deterministic()
     device = torch.device(rank_device(config.device, rank)) if on_gpu else None
     if device is not None:
         torch.cuda.set_device(device)

@@ -29,12 +29,16 @@ ALIGNED = 4  # whole numbers: parts of the copied block begin at multiples of 16
 class GpuRunner(ModelRunner):
     """What it computes may be overwritten by the next step."""
 
-    def __init__(self, model: Model, cache: KVCache, max_model_len: int, max_sequences: int) -> None:
-        """`max_model_len` is what no context exceeds, `max_sequences` the number of rows."""
+    def __init__(
+        self, model: Model, cache: KVCache, max_model_len: int, max_sequences: int, *, graphs: bool = True
+    ) -> None:
+        """`max_model_len` is what no context exceeds, `max_sequences` the number of rows. Without `graphs` every step
+        runs as it comes."""
         super().__init__(model, cache)
         self._group = model.config.num_heads // model.config.num_kv_heads
         self.rows = DeviceRows(max(max_sequences, SIZES[-1]), -(-max_model_len // cache.block_size), cache.device)
         self._most_stretches = min(-(-max_model_len // SPLIT), STRETCHES)
+        self._sizes = SIZES if graphs else ()
         self._steps: dict[int, _FixedStep] = {}  # by tokens
         self._pool = torch.cuda.graph_pool_handle() if cache.device.type == "cuda" else None
 
@@ -57,7 +61,7 @@ class GpuRunner(ModelRunner):
         step = prepared
         counts, num_tokens = np.diff(step.query_starts), len(step.tokens)
         work = bounds(counts, step.context_lengths, self._group)
-        size = next((size for size in SIZES if size >= num_tokens), None)
+        size = next((size for size in self._sizes if size >= num_tokens), None)
         if size is not None and counts.max() <= SHORT and work[0] <= self._room(size):
             return self._fixed(size).run(step)[: step.num_logits]
         parts = step.arrays[:-1]  # block tables are there

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from engine.cache import DEFAULT_BYTES
 from engine.config import EngineConfig
+from engine.determinism import make_deterministic
 from engine.drafter import Drafter, ForcedDrafter, HistoryDrafter, ModelDrafter, PromptDrafter, Speculation, StepCosts
 from engine.drafter.profile import CONTEXT, measure, measure_with
+from engine.dtypes import cache_dtype
 from engine.engine import Engine
 from engine.errors import InvalidRequest
 from engine.follower import rank_device
@@ -19,6 +21,7 @@ from engine.grammar import Grammars, vocabulary
 from engine.machine import Machine
 from engine.memory import sized
 from engine.models import Model, load_model
+from engine.models.attention import check_attention
 from engine.parallel import Team
 from engine.tokenizer import Tokenizer, load_tokenizer
 
@@ -52,6 +55,9 @@ def load(path: Path, config: EngineConfig, *, draft: Path | None = None, costs: 
     Raises ModelError or UnsupportedModel, which name the file, InvalidRequest for a configuration that the model cannot
     serve, OutOfCache, RankFailed.
     """
+    check_attention(config.attention, config.device, cache_dtype(config))
+    if config.deterministic and config.device.startswith("cuda"):
+        make_deterministic()
     if config.tensor_parallel == 1:
         return _load(path, config, draft, costs, None)
     team = Team(path, config)
@@ -66,7 +72,8 @@ def _load(
     path: Path, config: EngineConfig, draft: Path | None, costs: StepCosts | None, team: Team | None
 ) -> LoadedModel:
     log.info("dtype=%s, device=%s, on %s", config.dtype, config.device, Machine.here())
-    model = load_model(path, config.dtype, config.device, ranks=None if team is None else team.ranks)
+    ranks = None if team is None else team.ranks
+    model = load_model(path, config.dtype, config.device, ranks=ranks, attention=config.attention)
     tokenizer = load_tokenizer(path)
     eos_token_ids = tokenizer.eos_token_ids | model.config.eos_token_ids
     grammars = Grammars(vocabulary(tokenizer.to_json(), model.config.vocab_size, eos_token_ids))
@@ -103,7 +110,7 @@ def _draft_model(path: Path, config: EngineConfig, tokenizer: Tokenizer) -> Mode
     """Raises what `load` raises, and InvalidRequest when the draft model's tokens are not the target's."""
     if load_tokenizer(path).token_bytes != tokenizer.token_bytes:
         raise InvalidRequest("draft", str(path), "has other tokens than the model that it should draft for")
-    return load_model(path, config.dtype, config.device)
+    return load_model(path, config.dtype, config.device, attention=config.attention)
 
 
 def fingerprint(path: Path) -> str:

@@ -8,6 +8,7 @@ from engine.cache import KVCache
 from engine.config import EngineConfig
 from engine.devices import uses_kernels
 from engine.models import Model
+from engine.models.attention import EAGER
 from engine.runner import ModelRunner, Runner
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ def runner_of(model: Model, cache: KVCache, config: EngineConfig) -> Runner:
         return ModelRunner(model, cache)
     from engine.gpu_runner import GpuRunner  # imports Triton, which not every machine has
 
-    return GpuRunner(model, cache, config.max_model_len or model.config.max_position, config.max_sequences)
+    sizes = (config.max_model_len or model.config.max_position, config.max_sequences)
+    return GpuRunner(model, cache, *sizes, graphs=config.attention not in EAGER)
 
 
 def chooser_of(runner: Runner) -> Chooser | None:

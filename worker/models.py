@@ -23,6 +23,8 @@ def load_model(name: str, settings: Settings) -> LoadedModel:
         tensor_parallel=settings.engine_tensor_parallel,
         dtype=settings.engine_dtype,
         kv_dtype=settings.engine_kv_dtype,
+        attention=settings.engine_attention,
+        deterministic=settings.engine_deterministic,
         speculation=settings.engine_speculation,
         block_size=settings.engine_block_size,
         cache_bytes=settings.engine_cache_bytes,
@@ -40,7 +42,9 @@ def numerics(settings: Settings) -> str:
     """What decides an answer beside the model and the request."""
     device, dtype = settings.engine_device, settings.engine_dtype
     weights = weight_dtype("auto", device) if dtype == "auto" else dtype
-    return f"{version('nightmill')} {device} {settings.engine_tensor_parallel} {weights} {settings.engine_kv_dtype}"
+    kinds = (settings.engine_tensor_parallel, weights, settings.engine_kv_dtype)
+    how = (settings.engine_attention, settings.engine_deterministic)
+    return " ".join(map(str, (version("nightmill"), device, *kinds, *how)))
 
 
 def earlier_results(settings: Settings) -> Results:

@@ -14,6 +14,7 @@ from engine.dtypes import products_dtype, weight_dtype
 from engine.errors import ModelError
 from engine.gguf_file import GGUFFile
 from engine.models import gguf_model, hugging_face
+from engine.models.attention import EAGER, with_attention
 from engine.models.config import ModelConfig
 from engine.models.layers import Weights
 from engine.models.llama import Llama
@@ -28,13 +29,20 @@ log = logging.getLogger(__name__)
 
 
 def load_model(
-    path: Path, dtype: str = "fp32", device: str = "cpu", *, use_native: bool = True, ranks: Ranks | None = None
+    path: Path,
+    dtype: str = "fp32",
+    device: str = "cpu",
+    *,
+    use_native: bool = True,
+    ranks: Ranks | None = None,
+    attention: str = "auto",
 ) -> Model:
     """Load a Hugging Face folder or a GGUF file.
 
     On a CPU the model runs as native code; in PyTorch where that is unwanted or cannot be built (a warning says why).
 
-    `ranks`: only this rank's part is loaded, and computed with the others.
+    `ranks`: only this rank's part is loaded, and computed with the others. `attention`: see EngineConfig; torch's own
+    is for models in PyTorch and on GPUs.
 
     Raises ModelError for files that are missing, damaged or do not fit together, and UnsupportedModel for what is not
     supported; both name it. InvalidRequest for an unknown dtype, or where the model cannot be split.
@@ -43,7 +51,7 @@ def load_model(
     config, tensors = _open(path)
     names = Weights.allocate(config, torch.float32, torch.device("meta")).by_name(config)
     tensors = checked({name: view.shape for name, view in names.items()}, tensors, path)
-    if use_native and device == "cpu" and ranks is None:
+    if use_native and device == "cpu" and ranks is None and attention not in EAGER:
         reason = native.reason()
         if reason is None:
             return NativeLlama.of(config, tensors, number_format)
@@ -55,11 +63,12 @@ def load_model(
     for name, tensor in tensors:
         views[name].copy_(tensor if ranks is None else ranks.part(name, tensor))
     if not uses_kernels(device):
-        return Llama(own, weights.quantised() if number_format == torch.int8 else weights, TorchOps(), ranks)
+        ops = with_attention(TorchOps(), attention)
+        return Llama(own, weights.quantised() if number_format == torch.int8 else weights, ops, ranks)
     from engine.models.gpu_ops import GpuOps  # imports Triton, which not every machine has
 
     fp8 = number_format == torch.float8_e4m3fn
-    return Llama(own, weights.in_fp8() if fp8 else weights, GpuOps(fp8=fp8), ranks)
+    return Llama(own, weights.in_fp8() if fp8 else weights, with_attention(GpuOps(fp8=fp8), attention), ranks)
 
 
 def _open(path: Path) -> tuple[ModelConfig, Iterator[tuple[str, Tensor]]]:
