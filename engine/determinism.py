@@ -17,7 +17,8 @@ WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "1"}
 
 def make_deterministic() -> None:
     """For the whole process. Raises InvalidRequest when CUDA has been started without it."""
-    if torch.cuda.is_initialized() and any(os.environ.get(name) != value for name, value in WORKSPACE.items()):
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if started and any(os.environ.get(name) != value for name, value in WORKSPACE.items()):
         settings = " ".join(f"{name}={value}" for name, value in WORKSPACE.items())
         raise InvalidRequest("deterministic", True, f"CUDA has been started in this process already; set {settings}")
     os.environ.update(WORKSPACE)

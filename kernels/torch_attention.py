@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -59,13 +60,20 @@ def varlen_attention(
     longest: tuple[int, int],
     scale: float,
 ) -> Tensor:
-    """reference.paged_attention by torch's own paged FlashAttention; `longest` are the most query tokens and the longest
+    """reference.paged_attention by torch's own paged FlashAttention; `longest`: the most query tokens, and the longest
     context. Contexts are not split, so that a slice's result does not depend on the others."""
     from torch.nn.attention.varlen import varlen_attn
 
     # Pages are [block_size, Hkv, D] there: the same memory, seen otherwise.
     key, value = key_cache.transpose(1, 2), value_cache.transpose(1, 2)
-    options = {"seqused_k": context_lengths, "block_table": block_tables, "enable_gqa": True, "num_splits": 1}
-    out = varlen_attn(query, key, value, query_starts, None, *longest, scale=scale, window_size=(-1, 0), **options)
+    options: dict[str, Any] = {
+        "seqused_k": context_lengths,
+        "block_table": block_tables,
+        "enable_gqa": True,
+        "num_splits": 1,
+    }
+    out = varlen_attn(
+        query, key, value, query_starts, None, *longest, scale=scale, window_size=(-1, 0), num_splits=1, **options
+    )
     assert isinstance(out, Tensor), "nothing but the result was asked for"
     return out

@@ -32,8 +32,8 @@ def check_attention(name: str, device: str, kv_dtype: torch.dtype) -> None:
     if name == "triton" and not uses_kernels(device):
         raise InvalidRequest("attention", name, "needs a GPU")
     if name in EAGER and kv_dtype.itemsize < 2:
-        reason = f"cannot read keys and values in {str(kv_dtype).removeprefix('torch.')}: set kv_dtype to bf16 or fp32"
-        raise InvalidRequest("attention", name, reason)
+        text = f"cannot read keys and values in {str(kv_dtype).removeprefix('torch.')}: set kv_dtype to bf16 or fp32"
+        raise InvalidRequest("attention", name, text)
     if name == "varlen":
         reason = "needs a GPU" if not device.startswith("cuda") else varlen_reason()
         if reason is not None:

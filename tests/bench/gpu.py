@@ -25,12 +25,12 @@ RESULTS = Path(__file__).parent / "results"
 # Stage -> its limit in seconds; together 540.
 STAGES = {
     "ceilings": 25,
-    "correctness": 55,
-    "bandwidth": 50,
+    "correctness": 45,
+    "bandwidth": 45,
     "invariance": 20,
-    "engine_8b": 130,
-    "engine_1b": 45,
-    "baselines": 80,
+    "engine_8b": 115,
+    "engine_1b": 50,
+    "baselines": 105,
     "verify_table": 35,
     "oracle": 30,
     "structured": 30,

@@ -18,6 +18,7 @@ from engine.config import EngineConfig
 from engine.drafter import ForcedDrafter, Speculation, StepCosts
 from engine.drafter.drafter import Context, Guess
 from engine.gpu_runner import GpuRunner
+from engine.probe import probe
 from engine.sequence import Sequence
 from engine.step import Step
 from tests.bench.gpu_stages.shapes import Place, median
@@ -39,19 +40,11 @@ def verify_table(place: Place) -> Iterator[dict[str, Any]]:
         num_blocks=width * max(batches),
         block_size=block_size,
     )
-    runner = GpuRunner(model, KVCache.fit(model.config, config), 2048)
+    runner = GpuRunner(model, KVCache.fit(model.config, config), 2048, max(batches))
     for batch in batches:
         for drafted in drafts:
-            counts = np.full(batch, drafted + 1, np.int32)
-            running = np.concatenate(([0], counts.cumsum())).astype(np.int32)
-            step = Step(
-                running,
-                np.full(batch, context, np.int32),
-                np.full(batch, context - drafted, np.int32),
-                running,
-                np.arange(1, counts.sum() + 1, dtype=np.int32) % model.config.vocab_size,
-                np.arange(batch * width, dtype=np.int32).reshape(batch, width),
-            )
+            own = np.arange(batch * width, dtype=np.int32).reshape(batch, width)
+            step = probe(batch, drafted + 1, context, block_size)._replace(block_tables=own)
 
             def launch(step: Step = step) -> None:
                 runner.largest(runner.run(runner.prepare_step(step)))[1].tolist()

@@ -6,16 +6,19 @@ import importlib.util
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 
-from engine import Engine, Output, Request, SamplingParams
+from engine import Engine, Output, Request, SamplingParams, computation, gpu_runner
 from engine.models.llama import Llama
 from tests.bench.gpu_stages.shapes import Place, median, roofline, shape, tokens
 
 TARGET = 0.6  # of the roofline
 FP8_TARGET = 1.3  # times bf16
+STATIC_TARGET = 3.0  # times transformers' static batches
+IDLE_TARGET = 0.05  # of the wall time
 
 
 def requests(
@@ -83,9 +86,10 @@ def workloads(place: Place, name: str) -> Iterator[dict[str, Any]]:
         line = {"what": f"{name} {case}", "tokens/s": median(rates), "runs": rates}
         if not options:
             line |= {"of the roofline": median(rates) / bound, "passed": median(rates) / bound >= TARGET}
-        if case == "512/128" and not place.reduced:
-            line["idle share"] = idle_share(engine, wanted[:batch], 50)
         yield line
+        if case == "512/128" and not place.reduced:
+            idle = idle_share(engine, wanted[:batch], 50)
+            yield {"what": f"{name} {case}, 50 steps", "idle share": idle, "passed": idle < IDLE_TARGET}
         engine.close()
 
 
@@ -94,7 +98,18 @@ def engine_8b(place: Place) -> Iterator[dict[str, Any]]:
 
 
 def engine_1b(place: Place) -> Iterator[dict[str, Any]]:
+    """Host work shows here. The last lines: without graphs, and without going a step ahead of the host."""
     yield from workloads(place, "1b")
+    model = place.model("1b")
+    wanted = requests(*((4, 20, 4) if place.reduced else (512, 512, 128)), model.config.vocab_size)
+    rate, _ = _own(place, model, wanted)
+    for name, module, changed in (
+        ("without graphs", gpu_runner, {"SIZES": (0,)}),
+        ("each step read before the next", computation, {"chooser_of": lambda runner: None}),
+    ):
+        with mock.patch.multiple(module, **changed):
+            slower, outputs = _own(place, model, wanted)
+        yield {"what": f"1b 512/128, {name}", "tokens/s": slower, "ratio": slower / rate, "outputs": len(outputs)}
 
 
 def formats(place: Place) -> Iterator[dict[str, Any]]:
@@ -116,35 +131,73 @@ def formats(place: Place) -> Iterator[dict[str, Any]]:
 
 
 def baselines(place: Place) -> Iterator[dict[str, Any]]:
-    """transformers' static batches with the very same weights. Its `generate_batch` builds dense masks where flash-attn
-    is not installed, so it is not the stronger of the two."""
+    """transformers with the very same weights: static batches of equal and of ragged lengths, the latter as they come
+    and sorted, and its own continuous batching. That builds dense masks where flash-attn is not installed, and copies
+    keys and values for every query head, so it is not the strongest there is."""
     if importlib.util.find_spec("transformers") is None:
         yield {"what": "transformers", "missing": True}
         return
     import transformers
 
     model = place.model("8b")
+    other = _same_model(model, transformers).to(place.device, place.dtype).eval()
+    vocab, batch = model.config.vocab_size, 2 if place.reduced else 64
     sizes = (4, 20, 4) if place.reduced else (256, 512, 128)
-    wanted = requests(*sizes, model.config.vocab_size)
+    wanted = requests(*sizes, vocab)
+    own, outputs = _own(place, model, wanted)
+    rate, made = _static(other, wanted, 2 * batch, place)
+    alike = [_agreed(outputs[i].tokens, made[i]) for i in range(min(16, len(made)))]
+    line = {"what": f"generate, static batches of {2 * batch}, {sizes[1]}/{sizes[2]}", "tokens/s": rate}
+    line |= {"ratio": own / rate, "tokens alike before the first difference": alike}
+    yield line | ({} if place.reduced else {"passed": own / rate >= STATIC_TARGET})
+    ragged = requests(sizes[0] // 2, *sizes[1:], vocab, ragged=True)
+    own, _ = _own(place, model, ragged)
+    for name, order in (
+        ("as they come", ragged),
+        ("sorted", sorted(ragged, key=lambda each: each.sampling.max_tokens)),
+    ):
+        rate, _ = _static(other, order, batch, place)
+        yield {"what": f"generate, static batches of {batch}, ragged, {name}", "tokens/s": rate, "ratio": own / rate}
+    rate = _continuous(other, wanted[:batch], transformers)
+    own, _ = _own(place, model, wanted[:batch])
+    yield {"what": f"generate_batch, {batch} requests", "tokens/s": rate, "ratio": own / rate}
+
+
+def _own(place: Place, model: Llama, wanted: Sequence[Request]) -> tuple[float, dict[object, Output]]:
+    """Our output tokens per second, after a warm-up."""
     engine = place.engine(model)
     timed(engine, wanted[: max(len(wanted) // 8, 1)])
-    own, outputs = timed(engine, wanted)
+    found = timed(engine, wanted)
     engine.close()
-    other = _same_model(model, transformers).to(place.device, place.dtype).eval()
-    ids = torch.tensor([request.prompt for request in wanted], device=place.device)
-    options = {"do_sample": False, "min_new_tokens": sizes[2], "max_new_tokens": sizes[2], "pad_token_id": 0}
+    return found
+
+
+def _static(other: Any, wanted: Sequence[Request], batch: int, place: Place) -> tuple[float, list[list[int]]]:
+    """`generate` on batches, padded at the left, each until its longest output ends: the rate of what was asked for."""
     start, made = time.perf_counter(), []
-    batch = 4 if place.reduced else 128
     with torch.no_grad():
-        for first in range(0, len(ids), batch):
-            part = ids[first : first + batch]
-            made += other.generate(part, attention_mask=torch.ones_like(part), **options)[:, sizes[1] :].tolist()
-    rate = sizes[0] * sizes[2] / (time.perf_counter() - start)
-    equal = [_agreed(outputs[i].tokens, made[i]) for i in range(min(16, len(made)))]
-    yield {
-        "what": f"transformers generate, static batches of {batch}, {sizes[1]}/{sizes[2]}",
-        "tokens/s": rate, "ratio": own / rate, "tokens alike before the first difference": equal,
-    }  # fmt: skip
+        for first in range(0, len(wanted), batch):
+            part = wanted[first : first + batch]
+            width = max(len(request.prompt) for request in part)
+            length = max(request.sampling.max_tokens for request in part)
+            ids = torch.tensor([[0] * (width - len(each.prompt)) + list(each.prompt) for each in part])
+            held = torch.tensor([[0] * (width - len(each.prompt)) + [1] * len(each.prompt) for each in part])
+            options = {"do_sample": False, "min_new_tokens": length, "max_new_tokens": length, "pad_token_id": 0}
+            found = other.generate(ids.to(place.device), attention_mask=held.to(place.device), **options)
+            made += found[:, width:].tolist()
+    return sum(request.sampling.max_tokens for request in wanted) / (time.perf_counter() - start), made
+
+
+def _continuous(other: Any, wanted: Sequence[Request], transformers: Any) -> float:
+    """`generate_batch`, its output tokens per second."""
+    length = wanted[0].sampling.max_tokens
+    settings = transformers.GenerationConfig(max_new_tokens=length, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    start = time.perf_counter()
+    with torch.no_grad():
+        found = other.generate_batch([list(request.prompt) for request in wanted], settings, progress_bar=False)
+    count = sum(len(each.generated_tokens) for each in found.values())
+    assert count == length * len(wanted), "an output ended early"
+    return count / (time.perf_counter() - start)
 
 
 def _agreed(one: Sequence[int], other: Sequence[int]) -> int:
