@@ -28,6 +28,7 @@ class Flight(NamedTuple):
     """A batch that is being computed."""
 
     batch: Batch
+    num_logits: list[int]  # of each slice
     hidden: Tensor
     masks: Pending | None
     chosen: Chosen | None  # none: the tokens are chosen when the flight ends
@@ -69,7 +70,7 @@ class Computation:
         hidden = self._runner.run(prepared)
         chosen = self._chooser.choose(hidden, batch) if self._chooser is not None and pending is None else None
         clock.lap("model")
-        return Flight(batch, hidden, pending, chosen)
+        return Flight(batch, batch.num_logits, hidden, pending, chosen)
 
     def end(self, flight: Flight) -> list[Sampled]:
         """What came out of a batch. One Sampled per slice."""
@@ -78,7 +79,7 @@ class Computation:
             tokens = iter(flight.chosen.read())
             self._runner.check()
             clock.lap("model")
-            return [_sampled(next(tokens)) if count else NOTHING for count in batch.num_logits]
+            return [_sampled(next(tokens)) if count else NOTHING for count in flight.num_logits]
         masks = None
         if flight.masks is not None:
             masks, seconds = flight.masks.wait()

@@ -199,7 +199,7 @@ class Engine:
             except torch.OutOfMemoryError:
                 self._retreat(batch)
                 continue
-            for (sequence, _, stop), count in zip(batch.slices, batch.num_logits, strict=True):
+            for (sequence, _, stop), count in zip(batch.slices, flight.num_logits, strict=True):
                 sequence.computed = stop
                 sequence.promised += count > 0
             return flight
@@ -211,13 +211,13 @@ class Engine:
         try:
             sampled = self._computation.end(flight)
         except torch.OutOfMemoryError:
-            for (sequence, start, _), count in zip(batch.slices, batch.num_logits, strict=True):
+            for (sequence, start, _), count in zip(batch.slices, flight.num_logits, strict=True):
                 sequence.computed = start
                 sequence.promised -= count > 0
             self._retreat(batch)
             return []
         live, ready = [], []
-        for piece, count, found in zip(batch.slices, batch.num_logits, sampled, strict=True):
+        for piece, count, found in zip(batch.slices, flight.num_logits, sampled, strict=True):
             sequence = piece.sequence
             sequence.promised -= count > 0
             if sequence.finish_reason is None:  # else it ended, or was aborted, while this was computed

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from engine import Engine, EngineConfig, Format, Output, Request, SamplingParams
+from engine import Engine, EngineConfig, Format, Output, Request, SamplingParams, computation, gpu_runner
 from engine.drafter import Drafter, ForcedDrafter, HistoryDrafter, ModelDrafter, PromptDrafter, Speculation, StepCosts
 from engine.models import load_model
 from tests.engine import tiny_models
+from tests.engine.fakes import HashModel, continuation
 from tests.engine.grammar.languages import END, RECORD, grammars, texts, vocab_size
 
 BACKEND = grammars()
@@ -74,3 +75,28 @@ def test_greedy_tokens_are_those_of_the_cpu(folder: Path, drafts: bool):
         assert output.choice_logprobs == pytest.approx(expected[i].choice_logprobs, abs=1e-4)
         for one, other in zip(output.logprobs or (), expected[i].logprobs or (), strict=True):
             assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+
+
+def test_tokens_are_fed_and_drawn_on_the_device(monkeypatch: pytest.MonkeyPatch):
+    """The same as when the host reads every step's tokens before the next; with a model of no cost, unpadded."""
+    monkeypatch.setattr(gpu_runner, "SIZES", (0,))
+    config = replace(CONFIG, device="interpret", max_model_len=None)
+    wanted = [Request(f"greedy {i}", (i, 3), SamplingParams(max_tokens=5)) for i in range(2)]
+    wanted.append(Request("drawn", (1, 4), SamplingParams(temperature=0.9, seed=5, max_tokens=5)))
+    wanted.append(Request("drawn above", (2, 4), SamplingParams(temperature=1.5, min_p=0.01, seed=6, max_tokens=4)))
+    tokens = {}
+    for ahead in (True, False):
+        if not ahead:
+            monkeypatch.setattr(computation, "chooser_of", lambda runner: None)
+        engine = Engine(HashModel(), config, eos_token_ids=frozenset())
+        for request in wanted:
+            engine.add(request)
+        outputs = engine.step()
+        assert (engine._flight is not None) == ahead
+        while not engine.idle:
+            outputs += engine.step()
+        engine.check()
+        tokens[ahead] = {output.id: output.tokens for output in outputs}
+    assert tokens[True] == tokens[False]
+    assert tokens[True]["greedy 1"] == continuation((1, 3), 5)
+    assert len(tokens[True]) == 4
