@@ -72,8 +72,6 @@ def varlen_attention(
         "enable_gqa": True,
         "num_splits": 1,
     }
-    out = varlen_attn(
-        query, key, value, query_starts, None, *longest, scale=scale, window_size=(-1, 0), num_splits=1, **options
-    )
+    out = varlen_attn(query, key, value, query_starts, None, *longest, scale=scale, window_size=(-1, 0), **options)
     assert isinstance(out, Tensor), "nothing but the result was asked for"
     return out
