@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from api import errors, jobs, results, system, uploads
+from api import errors, jobs, results, schedules, system, uploads
 from api.auth import check_exposure
 from api.deps import Services
 from api.metrics import Metrics
@@ -53,7 +53,7 @@ def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
         description="Batch inference for language models: a Parquet dataset in, a Parquet dataset out.",
         lifespan=lifespan,
     )
-    routers = [module.router for module in (jobs, results, uploads, system)]
+    routers = [module.router for module in (jobs, results, schedules, uploads, system)]
     for router in (*routers, *OPENAI_ROUTERS):
         app.include_router(router)
     app.add_middleware(BodyLimit, upload_bytes=settings.max_upload_bytes)

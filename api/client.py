@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
+from api.schedule_client import Schedules
 from api.schemas import JobPage, JobRequest, JobView, ResultFile, ResultPage, UploadView
 from api.system_views import Health, ModelList, WorkerList
 from api.transport import RequestRefused, Transport, chunks
@@ -44,6 +45,7 @@ class Client:
     ) -> None:
         self._transport = Transport(url, timeout=timeout, retries=retries, transport=transport)
         self.url = self._transport.url
+        self.schedules = Schedules(self._transport)
 
     def __enter__(self) -> Self:
         return self

@@ -64,6 +64,9 @@ TABLE: dict[type[errors.DomainError], tuple[HTTPStatus, str]] = {
     errors.LinkUnsupported: (HTTPStatus.UNPROCESSABLE_ENTITY, "The output folder cannot be used"),
     errors.ModelMissing: (HTTPStatus.UNPROCESSABLE_ENTITY, "The model is not available"),
     errors.InvalidJob: (HTTPStatus.UNPROCESSABLE_ENTITY, "The job cannot be run as specified"),
+    errors.ScheduleNotFound: (HTTPStatus.NOT_FOUND, "No such schedule"),
+    errors.ScheduleExists: (HTTPStatus.CONFLICT, "The name is taken"),
+    errors.InvalidSchedule: (HTTPStatus.UNPROCESSABLE_ENTITY, "The schedule cannot work as specified"),
 }
 
 

@@ -16,10 +16,11 @@ def field_path(location: Sequence[str | int]) -> str:
     parts = [str(part) for part in location]
     if parts[0] in SOURCES and len(parts) > 1:
         del parts[0]
-    if parts[0] == "recipe":
-        del parts[1:2]
-    if parts[:2] == ["recipe", "format"]:
-        del parts[2:3]
+    at = 1 if parts[0] == "job" and len(parts) > 1 else 0  # the job of a schedule
+    if parts[at] == "recipe":
+        del parts[at + 1 : at + 2]
+    if parts[at : at + 2] == ["recipe", "format"]:
+        del parts[at + 2 : at + 3]
     if parts[-1] == "constrained-str" or parts[-1].startswith("tuple["):
         del parts[-1]
     return ".".join(parts)

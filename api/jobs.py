@@ -37,6 +37,8 @@ def submit(
     key = request.idempotency_key or idempotency_key
     if idempotency_key not in (None, key):
         raise InvalidJob("idempotency_key", "the header and the field differ")
+    if request.only_new is not None:
+        raise InvalidJob("only_new", "only a schedule's runs have earlier ones; see POST /v1/schedules")
     view = _submit(submission.specify(request, services.settings), key, services, caller)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view
@@ -127,7 +129,8 @@ def retry(
     if not job.status.terminal:
         raise WrongState(job_id, job.status, "retried")
     source = dead_letters.folder_of(job_id, job.output_uri)
-    spec = JobSpec.model_validate({**job.spec, "input": str(source), "output": None, "max_rows": None})
+    others = {"output": None, "max_rows": None, "only_new": None}
+    spec = JobSpec.model_validate({**job.spec, "input": str(source), **others})
     view = _submit(spec, idempotency_key or f"retry:{job_id}", services, caller, retry_of=job_id)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view

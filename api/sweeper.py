@@ -11,7 +11,7 @@ import threading
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.queue import Queue, QueueError
-from db import dispatch
+from db import dispatch, firing
 from db.dispatch import Wakeup
 from db.settings import Settings
 
@@ -45,7 +45,8 @@ class Sweeper(threading.Thread):
         self._queue.close()
 
     def sweep(self) -> int:
-        """Send what is due; returns how many messages. Raises QueueError and database errors."""
+        """Fire schedules and send what is due; returns how many messages. Raises QueueError and database errors."""
+        firing.sweep(self._sessions, self._settings)
         self._queue.check()  # While the broker is away, nothing is marked and unmarked in vain.
         sent = 0
         while True:

@@ -55,6 +55,9 @@ def input_checks(spec: JobSpec) -> list[tuple[str, Callable[[Dataset], None]]]:
     if schemas is not None:
         field = "recipe.schema_column" if isinstance(recipe, Extract) else "recipe.format.schema_column"
         checks.append((field, lambda dataset: datasets.check_text(dataset, schemas)))
+    key = None if spec.only_new is None else spec.only_new.key
+    if key is not None:
+        checks.append(("only_new.key", lambda dataset: datasets.check_columns(dataset, [key])))
     return [*checks, ("keep_columns", lambda dataset: datasets.check_columns(dataset, spec.keep_columns or ()))]
 
 

@@ -68,6 +68,33 @@ class InvalidJob(DomainError):
         self.reason = reason
 
 
+class ScheduleNotFound(DomainError):
+    code = "schedule_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no schedule {name!r}")
+        self.name = name
+
+
+class ScheduleExists(DomainError):
+    code = "schedule_exists"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is a schedule {name!r} already; delete it, or choose another name")
+        self.name = name
+
+
+class InvalidSchedule(DomainError):
+    """A field of a schedule, or of what is asked of one, cannot be what it says."""
+
+    code = "invalid_schedule"
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
 class DatasetRefused(DomainError):
     """A dataset URI is malformed, of another scheme, outside the data roots, or names nothing usable."""
 

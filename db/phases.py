@@ -113,24 +113,29 @@ def _held(session: Session, job: Job) -> Job | None:
     return now if now is not None and now.fence == job.fence and now.lease_until is not None else None
 
 
-def finish_split(session: Session, job: Job, *, prepared: dict[str, Any], shards: Iterable[ShardPlan]) -> bool:
+def finish_split(
+    session: Session, job: Job, *, prepared: dict[str, Any], shards: Iterable[ShardPlan], num_rows: int | None = None
+) -> bool:
     """VALIDATING -> RUNNING with these shards; False when the split is not the caller's any more.
 
     Plans are taken lazily and inserted in batches. Raises InvalidDataset (`changed`) when they do not cover the rows
-    that the job was accepted with. A job that was paused meanwhile stays paused.
+    that the job was accepted with, or `num_rows` where only the split could know which rows there are to compute. A
+    job that was paused meanwhile stays paused.
     """
     held = _held(session, job)
     if held is None:
         return False
-    num_shards = num_rows = 0
+    if num_rows is not None:
+        held.num_rows = num_rows
+    num_shards = num_planned = 0
     plans = iter(shards)
     while batch := list(islice(plans, INSERT_SIZE)):
         for plan in batch:
-            assert (plan.index, plan.first_row) == (num_shards, num_rows), plan
-            num_shards, num_rows = num_shards + 1, num_rows + plan.num_rows
+            assert (plan.index, plan.first_row) == (num_shards, num_planned), plan
+            num_shards, num_planned = num_shards + 1, num_planned + plan.num_rows
         session.execute(insert(Shard), [_columns(job.id, plan) for plan in batch])
-    if num_rows != held.num_rows:
-        reason = f"had {held.num_rows:,} rows at submission and has {num_rows:,} now"
+    if num_planned != held.num_rows:
+        reason = f"had {held.num_rows:,} rows at submission and has {num_planned:,} now"
         raise InvalidDataset("changed", str(held.spec["input"]), reason)
     assert num_shards > 0, "an empty input has one shard of no rows"
     if held.status is JobStatus.VALIDATING:

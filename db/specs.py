@@ -167,6 +167,12 @@ class OpenAI(Spec):
 Recipe = Annotated[Summarize | Label | Generate | Chat | Extract | OpenAI, Field(discriminator="kind")]
 
 
+class OnlyNew(Spec):
+    """Rows that no earlier run of the same schedule had: by a column that identifies a row, or by the whole row."""
+
+    key: Name | None = Field(default=None, description="Column that identifies a row; none: all columns together.")
+
+
 class JobSpec(Spec):
     """A job. `input` and `output` are URIs on the local disk (a path or file://…) under the configured roots."""
 
@@ -192,6 +198,9 @@ class JobSpec(Spec):
         "sampled without a seed are always computed.",
     )
     max_rows: int | None = Field(default=None, ge=1, description="Take only the first rows of the input.")
+    only_new: OnlyNew | None = Field(
+        default=None, description="Of a schedule's job: leave out the rows that its earlier runs have computed."
+    )
     shard_rows: int | None = Field(
         default=None, ge=1, le=1_000_000, description="Rows of a shard; none: the setting's."
     )
@@ -219,6 +228,12 @@ class JobSpec(Spec):
                 raise ValueError("sampling has no place beside the recipe openai, whose rows bring their own")
             if self.on_long != "error":
                 raise ValueError("on_long must be error with the recipe openai: a request is never altered")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_input(self) -> JobSpec:
+        if self.only_new is not None and self.max_rows is not None:
+            raise ValueError("max_rows has no place beside only_new: the rows left out would count as computed")
         return self
 
     @model_validator(mode="after")

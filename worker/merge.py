@@ -101,6 +101,7 @@ def _head(process: Process, job: Job, folder: Path) -> dict[str, Any]:
         "model": {"name": spec.model, "fingerprint": prepared.pop("model_fingerprint", None)},
         "sampling": spec.sampling.model_dump(mode="json"),
         "spec": job.spec,
+        **({"new_rows": prepared.pop("new_rows")} if "new_rows" in prepared else {}),
         "prepared": prepared,
         "status": _ending(job).value,
         "rows": {

@@ -6,9 +6,9 @@ from typing import Any
 
 import structlog
 
-from db import columns, datasets, phases, tenants
+from db import columns, datasets, phases, schedules, tenants
 from db.datasets import Dataset
-from db.errors import DomainError
+from db.errors import DomainError, InvalidJob
 from db.files import resolve_input
 from db.models import Job
 from db.plans import plan_shards
@@ -16,9 +16,10 @@ from db.shards import Beat
 from db.specs import JobSpec
 from db.uris import resolve_output
 from engine.errors import EngineError
-from worker import samples
+from worker import new_rows, samples
 from worker.attempts import cause, pause
 from worker.heartbeat import Heartbeat
+from worker.new_rows import Place
 from worker.plans import plan
 from worker.process import Process
 from worker.sources import Stopped
@@ -78,15 +79,43 @@ def _split(process: Process, job: Job, heart: Heartbeat) -> None:
     dataset = datasets.inspect(resolve_input(spec.input, folders))
     for _, check in columns.input_checks(spec):  # as at submission: the files may be others by now
         check(dataset)
+    if spec.only_new is not None:
+        _split_new(process, job, spec, dataset, heart)
+        return
     resolve_output(job.output_uri, folders.roots).mkdir(parents=True, exist_ok=True)
-    prepared = prepare(process, job, spec, dataset, heart)
+    prepared = prepare(process, job, spec, dataset, job.num_rows, heart)
     shards = plan_shards(dataset, spec.shard_rows or settings.shard_rows, spec.max_rows)
     with process.sessions.begin() as session:
         phases.finish_split(session, job, prepared=prepared, shards=shards)
     log.info("job split", rows=job.num_rows)
 
 
-def prepare(process: Process, job: Job, spec: JobSpec, dataset: Dataset, heart: Heartbeat) -> dict[str, Any]:
+def _split_new(process: Process, job: Job, spec: JobSpec, dataset: Dataset, heart: Heartbeat) -> None:
+    """The rows that the schedule's earlier runs did not have become a dataset of their own, and that is what is run."""
+    settings = process.settings
+
+    def go_on() -> None:
+        if process.drain.is_set() or heart.verdict is not Beat.OK:
+            raise Stopped
+
+    with process.sessions.begin() as session:
+        earlier = schedules.earlier_of(session, job.id)
+        roots = tenants.folders(session, settings, job.tenant).roots
+    if earlier is None:
+        raise InvalidJob("only_new", "the job's schedule was deleted: which rows are new is not known any more")
+    found = new_rows.find(Place(settings.home, roots), job, spec, dataset, earlier.outputs, go_on)
+    prepared = prepare(process, job, spec, found.dataset, found.dataset.num_rows, heart)
+    prepared["new_rows"] = found.counts
+    with process.sessions.begin() as session:
+        shards = plan_shards(found.dataset, spec.shard_rows or settings.shard_rows)
+        if phases.finish_split(session, job, prepared=prepared, shards=shards, num_rows=found.dataset.num_rows):
+            schedules.record_rows(session, earlier.run.id, found.counts["input"], found.counts["skipped"])
+    log.info("job split", rows=found.dataset.num_rows, skipped=found.counts["skipped"])
+
+
+def prepare(
+    process: Process, job: Job, spec: JobSpec, dataset: Dataset, num_rows: int, heart: Heartbeat
+) -> dict[str, Any]:
     """What the manifest and every shard must know of the model: its fingerprint, and what the recipe learns of it.
 
     Raises EngineError also for the job's format, before the first row runs.
@@ -100,6 +129,6 @@ def prepare(process: Process, job: Job, spec: JobSpec, dataset: Dataset, heart: 
         formats = made.maker.formats
         if formats is not None and formats.fixed is not None:
             model.check(formats.fixed)
-        sample = samples.texts(dataset, job.num_rows, made)
+        sample = samples.texts(dataset, num_rows, made)
         learnt = made.recipe.prepare(sample, lambda texts: samples.score(texts, made, model, stop, job.id))
         return {"model_fingerprint": model.fingerprint, **learnt}

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from db import firing
 from db.workers import worker_seen
 from worker.process import Process
 
@@ -42,4 +43,5 @@ def sweep(process: Process) -> None:
     with process.sessions.begin() as session:
         worker_seen(session, process.owner, process.runner.model, asdict(stats) if stats is not None else {})
     if not process.drain.is_set():
+        firing.sweep(process.sessions, process.settings)
         process.dispatch()

@@ -18,7 +18,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-import db.openai_models  # noqa: F401 - its tables belong to the metadata
+import db.openai_models
+import db.schedule_models  # noqa: F401 - their tables belong to the metadata
 from db.base import Base
 from db.models import Job, JobStatus, Shard, Upload
 from db.session import MIGRATIONS, NEWEST, connect, db_now, migrate, revision

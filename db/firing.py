@@ -1,0 +1,161 @@
+"""What schedules do by themselves. Every API and worker process calls `sweep` every few seconds; there is no leader.
+
+A fire time is taken by compare-and-set on `schedules.next_at`, in the transaction that writes its run down: whichever
+process dies, the run is there once or not at all. db.starting makes a job of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from db import control, jobs, schedules, starting
+from db.accounts import Tenant
+from db.models import JobStatus
+from db.schedule_models import RunStatus, Schedule, ScheduleRun, Trigger
+from db.schedule_specs import ScheduleSpec
+from db.settings import Settings
+
+LATE_SECONDS = 60.0  # a fire time seen later than this was missed
+COALESCE_SECONDS = 86_400.0
+MOST_MISSED = 10
+AT_ONCE = 20  # schedules, windows, runs per sweep
+UNSYNCED = {"synchronize_session": False}
+Sessions = sessionmaker[Session]
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a sweep found to do."""
+
+    now: float
+    schedules: list[Schedule]
+    windows: list[str]
+    runs: list[ScheduleRun]
+
+
+def sweep(sessions: Sessions, settings: Settings, *, clock: Callable[[Session], float] = schedules.now_of) -> int:
+    """Fire what is due, pause what is past its window, start what can start; returns how many jobs were created."""
+    with sessions.begin() as session:
+        due = _due(session, clock(session))
+    for schedule in due.schedules:
+        fire(sessions, schedule, due.now)
+    for run_id in due.windows:
+        with sessions.begin() as session:
+            _close_window(session, run_id)
+    if due.schedules:  # the runs just written down need not wait for the next sweep
+        with sessions.begin() as session:
+            due = _due(session, due.now)
+    return sum(starting.start(sessions, settings, run, due.now) for run in due.runs)
+
+
+def _due(session: Session, now: float) -> Due:
+    disabled = select(Tenant.name).where(Tenant.disabled_at.is_not(None))
+    fires = select(Schedule).where(
+        Schedule.next_at <= now, Schedule.paused.is_(False), Schedule.tenant.not_in(disabled)
+    )
+    windows = select(ScheduleRun.id).where(ScheduleRun.window_until <= now, ScheduleRun.status == RunStatus.STARTED)
+    waiting = select(ScheduleRun).where(ScheduleRun.status == RunStatus.WAITING, ScheduleRun.try_at <= now)
+    return Due(
+        now,
+        list(session.scalars(fires.order_by(Schedule.next_at).limit(AT_ONCE))),
+        list(session.scalars(windows.limit(AT_ONCE))),
+        list(session.scalars(waiting.order_by(ScheduleRun.fire_at).limit(AT_ONCE))),
+    )
+
+
+# -- fire times --------------------------------------------------------------------------------------------------------
+
+
+def fire(sessions: Sessions, seen: Schedule, now: float) -> bool:
+    """Take the fire times of a schedule up to now; False when another process has."""
+    assert seen.next_at is not None
+    spec = schedules.spec_of(seen)
+    fires = spec.timetable.newest(seen.next_at, now, MOST_MISSED + 1)
+    if spec.end_at is not None:
+        fires = [fire for fire in fires if fire <= spec.end_at.timestamp()]
+    with sessions.begin() as session:
+        taken = session.execute(
+            update(Schedule)
+            .where(Schedule.id == seen.id, Schedule.next_at == seen.next_at, Schedule.paused.is_(False))
+            .values(next_at=spec.first_after(now))
+            .returning(Schedule.id),
+            execution_options=UNSYNCED,
+        )
+        if taken.first() is None:
+            return False
+        _reopen_windows(session, seen.id, now if not fires else fires[-1], spec)
+        for planned in plan_fires(spec, fires, now):
+            _write_down(session, seen, planned)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A run to write down for a fire time."""
+
+    fire: float
+    trigger: Trigger = Trigger.SCHEDULE
+    status: RunStatus = RunStatus.WAITING
+    reason: str | None = None
+
+
+def plan_fires(spec: ScheduleSpec, fires: list[float], now: float) -> list[Planned]:
+    """What the misfire policy makes of fire times, given in order; only the newest few are given."""
+    missed = [fire for fire in fires if fire < now - LATE_SECONDS]
+    on_time = [Planned(fire) for fire in fires[len(missed) :]]
+    if not missed:
+        return on_time
+    if spec.misfire == "all":
+        dropped, kept = missed[:-MOST_MISSED], missed[-MOST_MISSED:]
+        reason = f"missed, and every fire time before it: at most {MOST_MISSED} are made up for"
+        skipped = [Planned(fire, status=RunStatus.SKIPPED, reason=reason) for fire in dropped[-1:]]
+        # One after the other, whatever the overlap policy: they are late already.
+        return [*skipped, *(Planned(fire, Trigger.BACKFILL) for fire in kept), *on_time]
+    newest = fires[-1]
+    if spec.misfire == "coalesce" and newest >= now - COALESCE_SECONDS:
+        begin = spec.timetable.local(fires[0]).isoformat(timespec="minutes")
+        return [Planned(newest, reason=f"stands for those missed since {begin} or before" if len(fires) > 1 else None)]
+    reason = "missed: no process was there to fire it"
+    return [Planned(missed[-1], status=RunStatus.SKIPPED, reason=reason), *on_time]
+
+
+def _write_down(session: Session, schedule: Schedule, planned: Planned) -> None:
+    """A backfill may have been there first."""
+    known = select(ScheduleRun.id).where(ScheduleRun.schedule_id == schedule.id, ScheduleRun.fire_at == planned.fire)
+    if session.scalar(known) is None:
+        schedules.add_run(
+            session, schedule, planned.fire, planned.trigger, status=planned.status, reason=planned.reason
+        )
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def _close_window(session: Session, run_id: str) -> None:
+    """The night is over: pause the run's job unless it has ended, or a person has paused it."""
+    run = session.get(ScheduleRun, run_id, with_for_update=True, populate_existing=True)
+    if run is None or run.window_until is None:
+        return
+    run.window_until = None
+    job = None if run.job_id is None else jobs.lock(session, run.job_id)
+    if job is not None and job.status in (JobStatus.VALIDATING, JobStatus.RUNNING):
+        control.pause(session, job.id, job.tenant)
+        run.window_paused = True
+
+
+def _reopen_windows(session: Session, schedule_id: str, fire: float, spec: ScheduleSpec) -> None:
+    """The next night: what the window paused goes on, within this night's window."""
+    if spec.window_seconds is None:
+        return
+    query = select(ScheduleRun).where(ScheduleRun.schedule_id == schedule_id, ScheduleRun.window_paused.is_(True))
+    for run in session.scalars(query):
+        run.window_paused = False
+        job = None if run.job_id is None else jobs.lock(session, run.job_id)
+        if job is not None and job.status is JobStatus.PAUSED:
+            control.resume(session, job.id, job.tenant)
+            run.window_until = fire + spec.window_seconds
+    session.flush()
