@@ -17,7 +17,7 @@ from tests.db.nights import add, at, spec, write
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN, NUM_FIRES = at("2026-03-28T15:00"), 24  # over the change of the clocks
 NUM_PROCESSES = 4
-UNTIL = BEGIN + NUM_FIRES * 3600
+UNTIL = BEGIN + NUM_FIRES * 3600 + 1800
 
 
 def test_one_run_per_fire_time(sessions: Sessions, database_url: str, tmp_path: Path) -> None:
