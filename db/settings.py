@@ -108,10 +108,10 @@ class Settings(BaseSettings):
         description="Where the engine computes: cpu, cuda or cuda:N. One worker per GPU; never run on one so far.",
     )
     engine_tensor_parallel: int = Field(default=1, ge=1, description="Devices that share one model's layers.")
-    engine_dtype: Literal["auto", "fp32", "bf16", "int8", "fp8"] = Field(
+    engine_dtype: Literal["auto", "fp32", "bf16", "int8", "fp8", "int8_weight_only", "int4_weight_only"] = Field(
         default="fp32",
-        description="Number format of the weights; int8 is several times faster on a CPU and changes some answers. fp8 "
-        "needs a GPU.",
+        description="Number format of the weights; int8 is several times faster on a CPU and changes some answers. The "
+        "last two save memory. fp8 needs a GPU. docs/number_formats.md compares them.",
     )
     engine_kv_dtype: Literal["auto", "fp32", "bf16", "int8", "fp8"] = Field(
         default="auto", description="Number format of the key/value cache; auto: as the weights."

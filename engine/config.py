@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from engine.errors import InvalidRequest
 
+FORMATS = ("auto", "fp32", "bf16", "int8", "fp8")
+WEIGHT_ONLY = ("int8_weight_only", "int4_weight_only")
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -16,7 +19,8 @@ class EngineConfig:
     it takes 1 GiB, on a GPU what is left of `memory_fraction` beside the weights and the largest step.
     """
 
-    dtype: str = "fp32"  # of the weights: auto, fp32, bf16; int8 (CPU), fp8 (GPU): activations too
+    # Of the weights: auto, fp32, bf16, int8_weight_only, int4_weight_only; int8 (CPU), fp8 (GPU): activations too.
+    dtype: str = "fp32"
     kv_dtype: str = "auto"  # of keys and values: auto (as the weights), fp32, bf16, int8 (CPU) or fp8 (GPU)
     device: str = "cpu"  # or cuda, cuda:N; interpret: the GPU's path in Triton's interpreter, for tests
     attention: str = "auto"  # or triton (what auto is on a GPU), sdpa (gathers; for checks), varlen (torch's; GPU)
@@ -35,9 +39,9 @@ class EngineConfig:
     tensor_parallel: int = 1  # processes that share one model: GPUs, where it runs on these
 
     def __post_init__(self) -> None:
-        for name in ("dtype", "kv_dtype"):
-            if getattr(self, name) not in ("auto", "fp32", "bf16", "int8", "fp8"):
-                raise InvalidRequest(name, getattr(self, name), "must be auto, fp32, bf16, int8 or fp8")
+        for name, known in (("dtype", (*FORMATS, *WEIGHT_ONLY)), ("kv_dtype", FORMATS)):
+            if getattr(self, name) not in known:
+                raise InvalidRequest(name, getattr(self, name), f"must be {', '.join(known[:-1])} or {known[-1]}")
         if not re.fullmatch(r"cpu|interpret|cuda(:\d+)?", self.device):
             raise InvalidRequest("device", self.device, "must be cpu, cuda, cuda:N or interpret")
         if self.attention not in ("auto", "triton", "sdpa", "varlen"):

@@ -9,14 +9,25 @@ from engine.devices import uses_kernels
 from engine.errors import InvalidRequest
 from kernels import native
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
+UINT4: torch.dtype = torch.uint4  # type: ignore[attr-defined]  # torch's stubs lack it
+# The codes of weights alone are unsigned (kernels.blocks), which sets them apart from int8 weights and activations.
+DTYPES = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+    "int8_weight_only": torch.uint8,
+    "int4_weight_only": UINT4,
+}
+WEIGHT_ONLY_BITS = {torch.uint8: 8, UINT4: 4}
 
 
 def weight_dtype(name: str, device: str = "cpu") -> torch.dtype:
-    """What weights are kept in: int8 and fp8 stand for 8-bit weights and activations (W8A8).
+    """What weights are kept in: int8 and fp8 stand for 8-bit weights and activations (W8A8), uint8 and uint4 for 8- and
+    4-bit weights alone.
 
-    `auto` is the fastest that costs next to no quality. Raises InvalidRequest for an unknown name, for int8 on a GPU
-    and for fp8 elsewhere.
+    `auto` is the fastest that costs next to no quality. Raises InvalidRequest for an unknown name, for int8 and weights
+    alone on a GPU and for fp8 elsewhere.
     """
     if name == "auto":
         if device.startswith("cuda"):
@@ -26,7 +37,7 @@ def weight_dtype(name: str, device: str = "cpu") -> torch.dtype:
         raise InvalidRequest("dtype", name, f"must be one of auto, {', '.join(DTYPES)}")
     if name == "fp8" and not uses_kernels(device):
         raise InvalidRequest("dtype", name, "needs a GPU")
-    if name == "int8" and uses_kernels(device):
+    if name in ("int8", "int8_weight_only", "int4_weight_only") and uses_kernels(device):
         raise InvalidRequest("dtype", name, "is for CPUs; a GPU computes in bf16, fp8 or fp32")
     return DTYPES[name]
 
@@ -34,6 +45,8 @@ def weight_dtype(name: str, device: str = "cpu") -> torch.dtype:
 def products_dtype(weights: torch.dtype, device: str) -> torch.dtype:
     """What lies between the products of a model in PyTorch or on a GPU, by what its weights are kept in."""
     if weights == torch.float8_e4m3fn:
+        return torch.bfloat16 if device.startswith("cuda") else torch.float32
+    if weights in WEIGHT_ONLY_BITS:
         return torch.bfloat16 if device.startswith("cuda") else torch.float32
     return torch.float32 if weights == torch.int8 else weights
 

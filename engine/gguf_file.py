@@ -20,6 +20,7 @@ from torch import Tensor
 
 from engine.errors import ModelError, UnsupportedModel
 from engine.fields import Fields
+from kernels.blocks import Blocks
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -27,6 +28,7 @@ DEFAULT_ALIGNMENT = 32
 # struct's codes of the scalar value types, by the type's number in the file.
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
+BLOCK_BITS = {gguf.GGMLQuantizationType[name]: bits for name, bits in (("Q4_0", 4), ("Q4_1", 4), ("Q8_0", 8))}
 TENSOR_TYPES = {kind.value: kind for kind in gguf.GGMLQuantizationType}
 
 
@@ -65,6 +67,22 @@ class GGUFFile:
 
     def tensor(self, name: str) -> Tensor:
         """A tensor dequantised to fp32, as a copy or a private view of the file."""
+        raw, kind = self._raw(name), self.places[name].type
+        try:
+            values = gguf.quants.dequantize(raw, kind)
+        except NotImplementedError as error:
+            raise UnsupportedModel(self.path, f"tensor {name} is of type {kind.name}") from error
+        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+
+    def stored(self, name: str) -> Tensor | Blocks:
+        """A matrix of Q4_0, Q4_1 or Q8_0 as its own codes; anything else as `tensor` has it."""
+        place = self.places[name]
+        if place.type not in BLOCK_BITS or len(place.shape) != 2:
+            return self.tensor(name)
+        return _blocks(self._raw(name), place.type)
+
+    def _raw(self, name: str) -> npt.NDArray[np.uint8]:
+        """A tensor's bytes [rows, bytes of a row], a private view of the file."""
         place = self.places[name]
         *rows, columns = place.shape
         block_size, block_bytes = gguf.GGML_QUANT_SIZES[place.type]
@@ -74,17 +92,26 @@ class GGUFFile:
         stop = place.offset + int(np.prod(rows, dtype=object)) * row_bytes
         if stop > len(self._data):
             raise ModelError(self.path, f"tensor {name} reaches beyond the end of the file")
-        raw = self._data[place.offset : stop].reshape(*rows, row_bytes)
-        try:
-            values = gguf.quants.dequantize(raw, place.type)
-        except NotImplementedError as error:
-            raise UnsupportedModel(self.path, f"tensor {name} is of type {place.type.name}") from error
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+        return self._data[place.offset : stop].reshape(*rows, row_bytes)
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """All tensors in file order, one in memory at a time."""
+    def tensors(self, *, stored: bool = False) -> Iterator[tuple[str, Tensor | Blocks]]:
+        """All tensors in file order, one in memory at a time; with `stored` as that method gives them."""
         for name in self.places:
-            yield name, self.tensor(name)
+            yield name, self.stored(name) if stored else self.tensor(name)
+
+
+def _blocks(raw: npt.NDArray[np.uint8], kind: gguf.GGMLQuantizationType) -> Blocks:
+    """Rows of whole blocks: a scale, for Q4_1 a minimum, and 32 codes; of 4 bits, 16 in the low halves, then 16 more in
+    the high ones (ggml-common.h). Scale and code have so few bits that scale * code + minimum is rounded once, as ggml
+    does it."""
+    bits, (outputs, _) = BLOCK_BITS[kind], raw.shape
+    parts = torch.from_numpy(raw).view(outputs, -1, gguf.GGML_QUANT_SIZES[kind][1])
+    halves = parts[..., : 4 if kind == gguf.GGMLQuantizationType.Q4_1 else 2].contiguous().view(torch.float16).float()
+    packed = parts[..., 2 * halves.shape[-1] :]
+    codes = torch.cat((packed & 15, packed >> 4), dim=-1) if bits == 4 else packed ^ 128
+    scales = halves[..., 0]
+    minimums = halves[..., 1] if halves.shape[-1] == 2 else scales * -float(2 ** (bits - 1))
+    return Blocks(codes.reshape(outputs, -1).contiguous(), scales.contiguous(), minimums.contiguous(), 32, bits)
 
 
 class _Header:

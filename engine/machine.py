@@ -14,7 +14,7 @@ from kernels.native.compiler import cpu_features
 # What any of the native code's paths asks for, in the words of /proc/cpuinfo, the oldest first.
 LOOKED_FOR = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx_vnni", "avx512_vnni", "avx512_bf16")
 UNUSED = ("amx_tile", "amx_int8", "amx_bf16")  # the machine may have them; no code of ours asks for them
-FORMATS = ("fp32", "bf16", "int8")  # of weights on a CPU
+FORMATS = ("fp32", "bf16", "int8", "weights alone")  # of weights on a CPU
 WIDE = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 
 

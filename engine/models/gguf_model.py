@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from engine import end_tokens
@@ -13,6 +14,8 @@ from engine.fields import Fields
 from engine.gguf_file import GGUFFile
 from engine.models.config import ModelConfig
 from engine.models.families import GGUF
+from engine.models.fusion import Named
+from kernels.blocks import Blocks
 
 ROPE_FACTORS = "rope_freqs.weight"
 NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -67,10 +70,11 @@ def read_config(file: GGUFFile) -> ModelConfig:
     )
 
 
-def tensors(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
-    """The file's tensors as a Hugging Face checkpoint would hold them, one in memory at a time."""
+def tensors(file: GGUFFile, config: ModelConfig, *, stored: bool = False) -> Iterator[Named]:
+    """The file's tensors as a Hugging Face checkpoint would hold them, one in memory at a time; with `stored` in their
+    own codes where GGUFFile.stored has these."""
     heads = {"attn_q": config.num_heads, "attn_k": config.num_kv_heads}
-    for name, tensor in file.tensors():
+    for name, tensor in file.tensors(stored=stored):
         if name == ROPE_FACTORS:
             continue
         stem, _, kind = name.rpartition(".")
@@ -84,12 +88,13 @@ def tensors(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, Tensor]]
         yield f"model.layers.{layer.group(1)}.{known}.{kind}" if layer else f"{known}.{kind}", tensor
 
 
-def _halves(tensor: Tensor, num_heads: int) -> Tensor:
+def _halves(weight: Tensor | Blocks, num_heads: int) -> Tensor | Blocks:
     """Put the rows of each head from ggml's order (pair by pair) into ours (all first members, then all second)."""
-    if tensor.shape[0] % (2 * num_heads):
-        return tensor  # misshapen: `fill` will say so, by name
-    pairs = tensor.view(num_heads, tensor.shape[0] // num_heads // 2, 2, *tensor.shape[1:])
-    return pairs.transpose(1, 2).reshape(tensor.shape)
+    rows = weight.shape[0]
+    if rows % (2 * num_heads):
+        return weight  # misshapen: `checked` will say so, by name
+    order = torch.arange(rows).view(num_heads, -1, 2).transpose(1, 2).flatten()
+    return weight.rows(order) if isinstance(weight, Blocks) else weight[order]
 
 
 def _refuse_options(fields: Fields, head_dim: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,6 +16,8 @@ from engine.errors import ModelError, UnsupportedModel
 from engine.fields import Fields
 from engine.models.config import Llama3Scaling, ModelConfig
 from engine.models.families import HUGGING_FACE
+from engine.models.fusion import Named
+from engine.models.prequantised import UNREAD, Unpack, matrix_of, unpacker
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -51,21 +55,46 @@ def read_config(folder: Path) -> ModelConfig:
     )
 
 
-def tensors(folder: Path, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
-    """The checkpoint's tensors under their own names, one in memory at a time."""
-    for path in _files(folder):
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - a safetensors file is not iterable
-                    # Old checkpoints store the rotary frequencies, and some a second copy of tied embeddings.
-                    if name.endswith(".rotary_emb.inv_freq") or (config.tie_embeddings and name == "lm_head.weight"):
-                        continue
-                    tensor = file.get_tensor(name)
-                    if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-                        raise UnsupportedModel(path, f"tensor {name} is of type {tensor.dtype}")
-                    yield name, tensor
-        except (OSError, SafetensorError) as error:
-            raise ModelError(path, f"cannot be read as safetensors: {error}") from error
+def tensors(folder: Path, config: ModelConfig) -> Iterator[Named]:
+    """The checkpoint's tensors under their own names, one in memory at a time; quantised ones as prequantised.py says.
+
+    Raises ModelError, and UnsupportedModel for tensors of unknown types.
+    """
+    unpack = unpacker(Fields.of_json(folder / "config.json"))
+    with ExitStack() as stack:
+        modules: dict[str, dict[str, Any]] = {}  # by name, then by what follows it: the file
+        for path in _files(folder):
+            try:
+                file = stack.enter_context(safe_open(path, framework="pt"))
+            except (OSError, SafetensorError) as error:
+                raise ModelError(path, f"cannot be read as safetensors: {error}") from error
+            for name in file.keys():  # noqa: SIM118 - a safetensors file is not iterable
+                # Old checkpoints store the rotary frequencies, and some a second copy of tied embeddings.
+                if name.endswith(".rotary_emb.inv_freq") or (config.tie_embeddings and name == "lm_head.weight"):
+                    continue
+                stem, _, kind = name.rpartition(".")
+                if kind in modules.setdefault(stem, {}):
+                    raise ModelError(path, f"tensor {name} is there twice")
+                modules[stem][kind] = file
+        for stem, files in modules.items():
+            parts = {kind: file.get_tensor(f"{stem}.{kind}") for kind, file in files.items()}
+            yield from _module(stem, parts, unpack, config, folder)
+
+
+def _module(
+    stem: str, parts: dict[str, Tensor], unpack: Unpack | None, config: ModelConfig, folder: Path
+) -> Iterator[Named]:
+    """A module's weight and bias."""
+    if unpack is not None and not set(parts) <= {"weight", "bias"}:
+        parts = {kind: tensor for kind, tensor in parts.items() if kind not in UNREAD}
+        yield f"{stem}.weight", matrix_of(stem, parts, unpack, folder)
+        # Some write zeros where a model has no bias.
+        biased = config.qkv_bias and stem.endswith(("q_proj", "k_proj", "v_proj"))
+        parts = {"bias": parts["bias"]} if "bias" in parts and (biased or parts["bias"].any()) else {}
+    for kind, tensor in parts.items():
+        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise UnsupportedModel(folder, f"tensor {stem}.{kind} is of type {tensor.dtype}")
+        yield f"{stem}.{kind}", tensor
 
 
 def _files(folder: Path) -> list[Path]:
@@ -86,10 +115,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _refuse_options(fields: Fields) -> None:
     """Raise for what would change the results and is not computed here."""
-    quantisation = fields.nested("quantization_config")
-    if quantisation.values:
-        method = quantisation.values.get("quant_method", "of no name")
-        raise UnsupportedModel(fields.path, f"quantization_config: method {method}")
+    unpacker(fields)
     if fields.text("hidden_act", "silu") != "silu":
         raise UnsupportedModel(fields.path, f"hidden_act {fields.text('hidden_act')}")
     for name in ("attention_bias", "mlp_bias"):

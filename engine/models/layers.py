@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.config import ModelConfig
+from kernels.blocks import Blocks
 from kernels.quantised import int8_linear, quantise_rows, spread, spread_weights
 from kernels.reference import quantise_rows_fp8
 
@@ -38,6 +39,19 @@ class Fp8Matrix:
     def of(cls, matrix: Tensor) -> Fp8Matrix:
         return cls(*quantise_rows_fp8(matrix))
 
+    @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
+    def dequantised(self) -> Tensor:
+        """[out, in] fp32."""
+        return self.values.float() * self.scales
+
+    def chunk(self, count: int, dim: int) -> tuple[Fp8Matrix, ...]:
+        """As Tensor.chunk."""
+        scales = self.scales.chunk(count) if dim == 0 else (self.scales,) * count
+        return tuple(map(Fp8Matrix, self.values.chunk(count, dim), scales))
+
 
 @dataclass(frozen=True, slots=True)
 class Fp8Rows:
@@ -48,8 +62,8 @@ class Fp8Rows:
     dtype: torch.dtype  # of products with them
 
 
-M = TypeVar("M", Tensor, Int8Matrix, Fp8Matrix)
-Matrix = Tensor | Int8Matrix | Fp8Matrix
+M = TypeVar("M", Tensor, Int8Matrix, Fp8Matrix, Blocks)
+Matrix = Tensor | Int8Matrix | Fp8Matrix | Blocks
 Rows = Tensor | Fp8Rows
 
 
@@ -60,6 +74,8 @@ def linear(x: Rows, matrix: Matrix, bias: Tensor | None = None) -> Tensor:
     assert isinstance(x, Tensor), "rows in fp8 come to matrices in fp8"
     if isinstance(matrix, Tensor):
         return F.linear(x, matrix, bias)
+    if isinstance(matrix, Blocks):
+        return F.linear(x, matrix.dequantised().to(x.dtype), bias)
     product = int8_linear(spread(x) if matrix.spread else x, matrix.values, matrix.scales)
     return product if bias is None else product + bias
 
@@ -77,6 +93,8 @@ def lookup(ids: Tensor, matrix: Matrix) -> Tensor:
     assert not isinstance(matrix, Fp8Matrix), "embeddings are kept as they are"
     if isinstance(matrix, Tensor):
         return F.embedding(ids, matrix)
+    if isinstance(matrix, Blocks):
+        return matrix.rows(ids).dequantised()
     rows = matrix.values[ids] * matrix.scales[ids]
     return spread(rows) if matrix.spread else rows  # spread twice: what the rows were
 

@@ -15,9 +15,11 @@ from engine.models.layers import Fp8Matrix, Int8Matrix, LayerWeights, Rows, Weig
 from engine.models.ops import Layer, Ops, TorchOps
 from engine.models.rope import frequencies
 from engine.ranks import Alone, Combine
+from kernels.blocks import Blocks
 from kernels.reference import rope_table
 
-AnyLayer = LayerWeights[Tensor] | LayerWeights[Int8Matrix] | LayerWeights[Fp8Matrix]
+AnyLayer = LayerWeights[Tensor] | LayerWeights[Int8Matrix] | LayerWeights[Fp8Matrix] | LayerWeights[Blocks]
+AnyWeights = Weights[Tensor] | Weights[Int8Matrix] | Weights[Fp8Matrix] | Weights[Blocks]
 
 
 class Llama:
@@ -26,7 +28,7 @@ class Llama:
     def __init__(
         self,
         config: ModelConfig,
-        weights: Weights[Tensor] | Weights[Int8Matrix] | Weights[Fp8Matrix],
+        weights: AnyWeights,
         ops: Ops | None = None,
         combine: Combine | None = None,
     ) -> None:
@@ -36,7 +38,7 @@ class Llama:
         self.weights = weights
         self._ops: Ops = ops or TorchOps()
         self._combine: Combine = combine or Alone()
-        self.dtype = weights.embedding.dtype if isinstance(weights.embedding, Tensor) else torch.int8
+        self.dtype = torch.int8 if isinstance(weights.embedding, Int8Matrix) else weights.norm.dtype
         self._frequencies = frequencies(config).to(weights.norm.device)
         self._scale = config.head_dim**-0.5
 

@@ -7,20 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from engine.devices import torch_device, uses_kernels
-from engine.dtypes import products_dtype, weight_dtype
+from engine.dtypes import WEIGHT_ONLY_BITS, products_dtype, weight_dtype
 from engine.errors import ModelError
 from engine.gguf_file import GGUFFile
 from engine.models import gguf_model, hugging_face
 from engine.models.attention import EAGER, with_attention
 from engine.models.config import ModelConfig
+from engine.models.fusion import Named, plain
 from engine.models.layers import Weights
 from engine.models.llama import Llama
 from engine.models.model import Model
 from engine.models.native import NativeLlama
 from engine.models.ops import TorchOps
+from engine.models.weight_only import in_codes
 from engine.models.weights import checked
 from engine.ranks import Ranks
 from kernels import native
@@ -48,7 +49,8 @@ def load_model(
     supported; both name it. InvalidRequest for an unknown dtype, or where the model cannot be split.
     """
     number_format = weight_dtype(dtype, device)
-    config, tensors = _open(path)
+    bits = WEIGHT_ONLY_BITS.get(number_format, 0)
+    config, tensors = _open(path, stored=bits > 0)
     names = Weights.allocate(config, torch.float32, torch.device("meta")).by_name(config)
     tensors = checked({name: view.shape for name, view in names.items()}, tensors, path)
     if use_native and device == "cpu" and ranks is None and attention not in EAGER:
@@ -58,10 +60,12 @@ def load_model(
         log.warning("native code is not used, so this will be several times slower: %s", reason)
     own = config if ranks is None else ranks.part_of(config)
     between = products_dtype(number_format, device)
+    if bits:
+        return Llama(own, in_codes(own, _parts(tensors, ranks), bits), TorchOps(), ranks)
     weights = Weights.allocate(own, between, torch_device(device))
     views = weights.by_name(own)
-    for name, tensor in tensors:
-        views[name].copy_(tensor if ranks is None else ranks.part(name, tensor))
+    for name, tensor in _parts(tensors, ranks):
+        views[name].copy_(plain(tensor))
     if not uses_kernels(device):
         ops = with_attention(TorchOps(), attention)
         return Llama(own, weights.quantised() if number_format == torch.int8 else weights, ops, ranks)
@@ -71,17 +75,22 @@ def load_model(
     return Llama(own, weights.in_fp8() if fp8 else weights, with_attention(GpuOps(fp8=fp8), attention), ranks)
 
 
-def _open(path: Path) -> tuple[ModelConfig, Iterator[tuple[str, Tensor]]]:
-    """The configuration and the tensors of whatever `path` is."""
+def _parts(tensors: Iterator[Named], ranks: Ranks | None) -> Iterator[Named]:
+    """What of the tensors this rank has."""
+    return ((name, tensor if ranks is None else ranks.part(name, tensor)) for name, tensor in tensors)
+
+
+def _open(path: Path, *, stored: bool) -> tuple[ModelConfig, Iterator[Named]]:
+    """The configuration and the tensors of whatever `path` is; with `stored` in their own codes where it has these."""
     if not path.exists():
         raise ModelError(path, "there is no such file or folder")
     if path.is_dir():
         config = hugging_face.read_config(path)
-        tensors = hugging_face.tensors(path, config)
+        tensors: Iterator[Named] = hugging_face.tensors(path, config)
     elif path.suffix == ".gguf":
         file = GGUFFile.open(path)
         config = gguf_model.read_config(file)
-        tensors = gguf_model.tensors(file, config)
+        tensors = gguf_model.tensors(file, config, stored=stored)
     else:
         raise ModelError(path, "is neither a folder nor a .gguf file")
     if config.num_heads % config.num_kv_heads or config.head_dim % 2:

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from engine.cache import KVCache
+from engine.dtypes import WEIGHT_ONLY_BITS
 from engine.inputs import Inputs
 from engine.models.config import ModelConfig
+from engine.models.fusion import Named
 from engine.models.packing import pack
 from engine.models.rope import RopeTable
 from kernels.native import Decoder
@@ -25,8 +27,13 @@ class NativeLlama:
         self._rope = RopeTable(config)
 
     @classmethod
-    def of(cls, config: ModelConfig, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> NativeLlama:
-        """Pack the checkpoint's tensors, one matrix in memory at a time. Raises kernels.native.NoLibrary."""
+    def of(cls, config: ModelConfig, tensors: Iterable[Named], dtype: torch.dtype) -> NativeLlama:
+        """Pack the checkpoint's tensors, one matrix in memory at a time. `dtype` is dtypes.weight_dtype's.
+
+        Raises kernels.native.NoLibrary.
+        """
+        bits = WEIGHT_ONLY_BITS.get(dtype, 0)
+        dtype = torch.float32 if bits else dtype
         decoder = Decoder(
             dtype,
             vocab_size=config.vocab_size,
@@ -39,7 +46,7 @@ class NativeLlama:
             eps=config.rms_eps,
             spread=dtype == torch.int8,
         )
-        pack(decoder, config, tensors, spread=dtype == torch.int8)
+        pack(decoder, config, tensors, spread=dtype == torch.int8, bits=bits)
         return cls(config, decoder, dtype)
 
     @torch.no_grad()

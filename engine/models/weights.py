@@ -6,14 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from engine.errors import ModelError
+from engine.models.fusion import Named
 
 
-def checked(
-    shapes: Mapping[str, torch.Size], tensors: Iterable[tuple[str, Tensor]], path: Path
-) -> Iterator[tuple[str, Tensor]]:
+def checked(shapes: Mapping[str, torch.Size], tensors: Iterable[Named], path: Path) -> Iterator[Named]:
     """The same tensors.
 
     Raises ModelError that names the tensor when one is unexpected, misshapen, given twice or, at the end, missing.

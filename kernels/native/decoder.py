@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kernels.blocks import Blocks
 from kernels.native.library import library
-from kernels.native.structures import Copies, Format, Norm, Part, Shape, Step
+from kernels.native.structures import Copies, Format, Norm, Part, Shape, Step, WeightBlocks
 
 FORMATS = {torch.float32: Format.FP32, torch.bfloat16: Format.BF16, torch.int8: Format.INT8}
 TILE = 16  # slots of the cache that lie together; see src/tiles.h
@@ -91,6 +92,14 @@ class Decoder:
                 self._handle, part, i_layer, _pointer(matrix), outputs, inputs, None if bias is None else _pointer(bias)
             )
         )
+
+    def set_blocks(self, part: Part, i_layer: int, blocks: Blocks, bias: Tensor | None = None) -> None:
+        """As set_matrix, of a matrix that is kept in its own codes; for a decoder of fp32."""
+        assert self._shape.format == Format.FP32, "codes are expanded to fp32"
+        parts = (blocks.codes, blocks.scales, blocks.minimums)
+        given = WeightBlocks(*map(_pointer, parts), *blocks.shape, min(blocks.group, blocks.shape[1]), blocks.bits)
+        own_bias = None if bias is None else _pointer(bias)
+        _check(self._library.nightmill_set_blocks(self._handle, part, i_layer, ctypes.byref(given), own_bias))
 
     def set_norm(self, norm: Norm, i_layer: int, weight: Tensor) -> None:
         """Keep a norm's weight [features] fp32."""

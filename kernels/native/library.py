@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from kernels.native.compiler import NoLibrary, build
-from kernels.native.structures import Copies, Shape, Step
+from kernels.native.structures import Copies, Shape, Step, WeightBlocks
 
 
 def open_library(path: Path) -> ctypes.CDLL:
@@ -21,6 +21,7 @@ def open_library(path: Path) -> ctypes.CDLL:
         "nightmill_create": ([ctypes.POINTER(Shape)], handle),
         "nightmill_destroy": ([handle], None),
         "nightmill_set_matrix": ([handle, number, number, pointer, number, number, pointer], number),
+        "nightmill_set_blocks": ([handle, number, number, ctypes.POINTER(WeightBlocks), pointer], number),
         "nightmill_set_norm": ([handle, number, number, pointer, number], number),
         "nightmill_finish": ([handle], number),
         "nightmill_forward": ([handle, ctypes.POINTER(Step)], number),

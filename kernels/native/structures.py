@@ -1,4 +1,4 @@
-"""The structures and numbers that src/ and Python share. Field for field as in src/shape.h and src/api.cpp."""
+"""The structures and numbers that src/ and Python share. Field for field as in src/."""
 
 from __future__ import annotations
 
@@ -54,6 +54,15 @@ class Shape(ctypes.Structure):
             )
         ),
         ("eps", ctypes.c_float),
+    ]
+
+
+class WeightBlocks(ctypes.Structure):
+    """A matrix of kernels.blocks."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("codes", "scales", "minimums")),
+        *((name, ctypes.c_int32) for name in ("outputs", "inputs", "group", "bits")),
     ]
 
 

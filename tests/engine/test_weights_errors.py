@@ -44,7 +44,6 @@ def edit_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], objec
             "architecture GPT2LMHeadModel; supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
             "Qwen3ForCausalLM",
         ),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config: method awq"),
         ({"hidden_act": "gelu"}, "hidden_act gelu"),
         ({"attention_bias": True}, "attention_bias=true"),
         ({"mlp_bias": True}, "mlp_bias=true"),

@@ -61,6 +61,13 @@ EXPORTED int32_t nightmill_set_matrix(Decoder* decoder, int32_t part, int32_t i_
   });
 }
 
+EXPORTED int32_t nightmill_set_blocks(Decoder* decoder, int32_t part, int32_t i_layer, const nightmill::Blocks* blocks,
+                             const float* bias) {
+  return guarded([&] {
+    matrix_of(decoder->weights(), part, i_layer) = nightmill::pack_blocks(*blocks, part == GATE_UP, bias);
+  });
+}
+
 EXPORTED int32_t nightmill_set_norm(Decoder* decoder, int32_t norm, int32_t i_layer, const float* source, int32_t size) {
   return guarded([&] {
     std::vector<float>& target = norm_of(decoder->weights(), norm, i_layer);

@@ -6,16 +6,6 @@ namespace nightmill {
 
 namespace {
 
-// The source row of lane `lane` of vector `i_vector` in a panel; -1 beyond the matrix.
-int source_row(const Matrix& matrix, bool paired, int panel, int i_vector, int lane) {
-  if (!paired) {
-    const int row = panel * PANEL + i_vector * LANES + lane;
-    return row < matrix.outputs ? row : -1;
-  }
-  const int half = matrix.outputs / 2, row = panel * LANES + lane;
-  return row < half ? i_vector * half + row : -1;
-}
-
 uint16_t bf16_of(float x) {
   uint32_t b;
   std::memcpy(&b, &x, sizeof b);
@@ -45,13 +35,25 @@ float pack_row(Format format, const float* x, int inputs, char* lane_of_panel) {
 
 }  // namespace
 
-Matrix pack(Format format, const float* source, int outputs, int inputs, bool paired, const float* bias) {
+int source_row(const Matrix& matrix, bool paired, int i) {
+  if (!paired) return i < matrix.outputs ? i : -1;
+  const int half = matrix.outputs / 2, row = i / PANEL * LANES + i % LANES;
+  return row < half ? i % PANEL / LANES * half + row : -1;
+}
+
+Matrix empty_matrix(int outputs, int inputs, bool paired) {
   Matrix matrix;
-  matrix.format = format;
   matrix.outputs = outputs;
   matrix.inputs = inputs;
-  const int group = format == Format::FP32 ? 1 : format == Format::BF16 ? 2 : 4;
   matrix.panels = (outputs / (paired ? 2 : 1) + (paired ? LANES : PANEL) - 1) / (paired ? LANES : PANEL);
+  matrix.steps = inputs;
+  return matrix;
+}
+
+Matrix pack(Format format, const float* source, int outputs, int inputs, bool paired, const float* bias) {
+  Matrix matrix = empty_matrix(outputs, inputs, paired);
+  matrix.format = format;
+  const int group = format == Format::FP32 ? 1 : format == Format::BF16 ? 2 : 4;
   matrix.steps = (inputs + group - 1) / group;
   const size_t bytes = matrix.panel_bytes() * static_cast<size_t>(matrix.panels);
   matrix.data = allocate(bytes);
@@ -60,10 +62,9 @@ Matrix pack(Format format, const float* source, int outputs, int inputs, bool pa
   if (format == Format::INT8) matrix.scales.assign(padded, 0.0f);
   if (bias != nullptr) matrix.bias.assign(padded, 0.0f);
   for (size_t i = 0; i < padded; i++) {
-    const int panel = static_cast<int>(i) / PANEL, i_vector = static_cast<int>(i) % PANEL / LANES;
-    const int row = source_row(matrix, paired, panel, i_vector, static_cast<int>(i) % LANES);
+    const int row = source_row(matrix, paired, static_cast<int>(i));
     if (row < 0) continue;
-    char* lane = matrix.data.get() + static_cast<size_t>(panel) * matrix.panel_bytes() + (i % PANEL) * 4;
+    char* lane = matrix.data.get() + i / PANEL * matrix.panel_bytes() + (i % PANEL) * 4;
     const float scale = pack_row(format, source + static_cast<size_t>(row) * static_cast<size_t>(inputs), inputs, lane);
     if (format == Format::INT8) matrix.scales[i] = scale;
     if (bias != nullptr) matrix.bias[i] = bias[row];
@@ -72,6 +73,7 @@ Matrix pack(Format format, const float* source, int outputs, int inputs, bool pa
 }
 
 void unpack_row(const Matrix& matrix, int row, float* out) {
+  if (matrix.codes.bits != 0) return expand_row(matrix, row, out);
   const char* lane = matrix.data.get() + static_cast<size_t>(row / PANEL) * matrix.panel_bytes() + row % PANEL * 4;
   for (int s = 0; s < matrix.steps; s++, lane += PANEL * 4) {
     if (matrix.format == Format::FP32) {

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "expanded.h"
 #include "memory.h"
 #include "rows.h"
 #include "tile.h"
@@ -20,16 +21,40 @@ struct Matrix {
   Buffer data;
   std::vector<float> scales;  // [panels * PANEL], int8 only
   std::vector<float> bias;    // [panels * PANEL], or empty
+  Codes codes;                // of weights alone: then data holds them, and products are in fp32
 
-  size_t panel_bytes() const { return static_cast<size_t>(steps) * PANEL * 4; }
+  size_t panel_bytes() const {
+    return codes.bits != 0 ? codes.panel_bytes(inputs) : static_cast<size_t>(steps) * PANEL * 4;
+  }
+};
+
+// kernels/blocks.py: codes [outputs, inputs], scales and minimums [outputs, groups].
+struct Blocks {
+  const uint8_t* codes;
+  const float* scales;
+  const float* minimums;
+  int32_t outputs;
+  int32_t inputs;
+  int32_t group;
+  int32_t bits;
 };
 
 // Packs `source` [outputs, inputs]. With `paired`, the first half of its rows (gates) and the second (ups) alternate by
 // vectors: a panel holds LANES gates and the LANES ups that belong to them.
 Matrix pack(Format format, const float* source, int outputs, int inputs, bool paired, const float* bias);
 
+// The same of weights in blocks.
+Matrix pack_blocks(const Blocks& blocks, bool paired, const float* bias);
+
+// A matrix of floats without its numbers.
+Matrix empty_matrix(int outputs, int inputs, bool paired);
+
+// The source row at place `i` of all panels' outputs; -1 beyond the matrix.
+int source_row(const Matrix& matrix, bool paired, int i);
+
 // Row `row` of an unpaired matrix, as floats -> out[inputs].
 void unpack_row(const Matrix& matrix, int row, float* out);
+void expand_row(const Matrix& matrix, int row, float* out);  // where it has codes
 
 // Sums of a tile as floats: the epilogue's view of one panel.
 template <class F>
@@ -47,10 +72,34 @@ struct Finish {
   }
 };
 
+// multiply() where the matrix has codes.
+template <class Sink>
+void multiply_in_codes(const Left& left, int rows, const Matrix& matrix, int first, int last, Sink sink) {
+  alignas(64) float sums[MOST_EXPANDED_ROWS * PANEL];
+  for (int panel = first; panel < last; panel++) {
+    const char* data = matrix.data.get() + static_cast<size_t>(panel) * matrix.panel_bytes();
+    const float* bias = matrix.bias.empty() ? nullptr : matrix.bias.data() + panel * PANEL;
+    for (int row = 0; row < rows; row += MOST_EXPANDED_ROWS) {
+      const int count = std::min(MOST_EXPANDED_ROWS, rows - row);
+      multiply_codes(matrix.codes, data, matrix.inputs, left.data + row * left.stride, left.stride, count, sums);
+      for (int r = 0; r < count; r++) {
+        Floats x0 = load(sums + r * PANEL), x1 = load(sums + r * PANEL + LANES);
+        if (bias != nullptr) {
+          x0 = add(x0, load(bias));
+          x1 = add(x1, load(bias + LANES));
+        }
+        sink(row + r, panel, x0, x1);
+      }
+    }
+  }
+}
+
 // left [rows, inputs] times panels [first, last) of the matrix, bias added. sink(row, panel, x0, x1) takes each row's
 // two vectors of a panel.
 template <class F, class Sink>
 void multiply(const Left& left, int rows, const Matrix& matrix, int first, int last, Sink sink) {
+  if constexpr (F::FORMAT == Format::FP32)
+    if (matrix.codes.bits != 0) return multiply_in_codes(left, rows, matrix, first, last, sink);
   alignas(64) char sums[F::MOST_ROWS * PANEL * 4];
   for (int panel = first; panel < last; panel++) {
     const char* data = matrix.data.get() + static_cast<size_t>(panel) * matrix.panel_bytes();

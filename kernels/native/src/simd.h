@@ -80,6 +80,11 @@ inline Floats as_floats(Words a) { return _mm512_castsi512_ps(a); }
 // The low byte, or the low half, of each lane, one after the other.
 inline void store_bytes(void* p, Words a) { _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a)); }
 inline void store_halves(void* p, Words a) { _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a)); }
+// A byte, or an fp16, for every lane.
+inline Words widen_bytes(const void* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+inline Floats load_half_floats(const void* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+}
 
 #else
 
@@ -147,6 +152,10 @@ inline void take_greater(Floats x, Words number, Floats& most, Words& where) {
   most = _mm256_blendv_ps(most, x, greater);
   where = _mm256_blendv_epi8(where, number, _mm256_castps_si256(greater));
 }
+inline Words widen_bytes(const void* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))); }
+#ifdef __F16C__
+inline Floats load_half_floats(const void* p) { return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+#endif
 inline Words to_words(Floats a) { return _mm256_cvtps_epi32(a); }
 inline Floats to_floats(Words a) { return _mm256_cvtepi32_ps(a); }
 inline Words bits(Floats a) { return _mm256_castps_si256(a); }
