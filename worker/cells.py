@@ -1,6 +1,6 @@
 """Cells: Arrow columns as Python values, row by row, with broken text kept to the row it is in.
 
-Parquet does not check that text is UTF-8, and Arrow raises for the whole batch when one cell is not. So text is cast
+Parquet does not check that text is UTF-8, and Arrow raises for the whole batch when one cell is not. Then text is cast
 to binary, which copies nothing, and decoded cell by cell.
 """
 
@@ -16,6 +16,17 @@ from worker.recipes.recipe import Row, RowRefused
 
 def read_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[Row | RowRefused]:
     """The rows of a batch as mappings of `columns`; RowRefused stands for a row with text that is not UTF-8."""
+    try:
+        values = [batch.column(name).to_pylist() for name in columns]
+    except UnicodeDecodeError:
+        yield from _read_carefully(batch, columns)
+    else:
+        for row in zip(*values, strict=True) if columns else [()] * batch.num_rows:
+            yield dict(zip(columns, row, strict=True))
+
+
+def _read_carefully(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[Row | RowRefused]:
+    """Cell by cell, so that broken text is found where it is."""
     values = [_as_bytes(batch.column(name)) for name in columns]
     for index in range(batch.num_rows):
         row: dict[str, object] = {}

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,6 +20,7 @@ from worker.rows import Result
 
 ROW_GROUP_ROWS = 10_000
 ROW_GROUP_BYTES = 32 << 20  # of the columns in memory, before encoding
+OF_RESULT = frozenset((*TOKEN_COLUMNS, "finish_reason", "logprobs"))  # the other columns are the recipe's values
 META_JOB, META_SHARD, META_COUNTS = "nightmill.job", "nightmill.shard", "nightmill.counts"
 
 
@@ -46,22 +48,25 @@ class Tally:
 
     def __init__(self) -> None:
         self._errors: Counter[str] = Counter()
-        self.progress = Progress()
+        self._rows = [0, 0]  # succeeded, failed
+        self._tokens = [0, 0, 0]  # of prompts, of those cached, of outputs
         self.engine: Counters = {}
         self.rows_reused = 0  # answered by an identical row's answer
 
     def add(self, result: Result) -> None:
-        failed = result.error is not None
-        if result.error is not None:
+        if result.error is None:
+            self._rows[0] += 1
+        else:
+            self._rows[1] += 1
             self._errors[result.error[0]] += 1
-        seen = self.progress
-        self.progress = Progress(
-            rows_succeeded=seen.rows_succeeded + (not failed),
-            rows_failed=seen.rows_failed + failed,
-            prompt_tokens=seen.prompt_tokens + result.prompt_tokens,
-            cached_tokens=seen.cached_tokens + result.cached_tokens,
-            output_tokens=seen.output_tokens + result.output_tokens,
-        )
+        tokens = self._tokens
+        tokens[0] += result.prompt_tokens
+        tokens[1] += result.cached_tokens
+        tokens[2] += result.output_tokens
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(*self._rows, *self._tokens)
 
     def leave(self, code: str) -> None:
         """A row that is written and was not computed: neither succeeded nor failed."""
@@ -80,18 +85,18 @@ def part_name(index: int) -> str:
 def to_batch(kept: pa.RecordBatch, results: Sequence[Result], schema: pa.Schema, prefix: str) -> pa.RecordBatch:
     """Output rows: the kept columns of some input rows beside their results."""
     arrays = [kept.column(name) for name in kept.schema.names]
-    for field in list(schema)[len(arrays) :]:
-        name = field.name.removeprefix(prefix)
-        arrays.append(pa.array([_value(result, name) for result in results], field.type))
+    added = list(schema)[len(arrays) :]
+    arrays += [pa.array(_column(results, field.name.removeprefix(prefix)), field.type) for field in added]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _value(result: Result, name: str) -> object:
+def _column(results: Sequence[Result], name: str) -> Sequence[object]:
     if name == "error":
-        return None if result.error is None else {"code": result.error[0], "message": result.error[1]}
-    if name in TOKEN_COLUMNS or name in ("finish_reason", "logprobs"):
-        return getattr(result, name)
-    return result.values.get(name)
+        errors = (result.error for result in results)
+        return [None if error is None else {"code": error[0], "message": error[1]} for error in errors]
+    if name in OF_RESULT:
+        return list(map(attrgetter(name), results))
+    return [result.values.get(name) for result in results]
 
 
 class PartWriter:

@@ -11,10 +11,12 @@ import hashlib
 from array import array
 from collections.abc import Hashable
 from dataclasses import astuple, replace
+from functools import lru_cache
 
 from engine import Engine
 from engine.errors import EngineError
-from engine.request import FinishReason, Output, Request
+from engine.format import Format
+from engine.request import FinishReason, Output, Request, SamplingParams
 from worker.results import Key, Results
 from worker.sources import refusal
 
@@ -30,9 +32,16 @@ def key_of(request: Request, salt: bytes) -> Key | None:
     for tokens in (request.prompt, *request.choices):
         digest.update(len(tokens).to_bytes(8, "little"))
         digest.update(array("q", tokens).tobytes())
-    decides = (astuple(sampling), request.format, request.forced, request.choice_margin, len(request.choices))
-    digest.update(repr(decides).encode())
+    digest.update(_decides(sampling, request.format, request.forced, request.choice_margin, len(request.choices)))
     return digest.digest()
+
+
+@lru_cache(maxsize=256)
+def _decides(
+    sampling: SamplingParams, format: Format | None, forced: str, choice_margin: float | None, num_choices: int
+) -> bytes:
+    """The same for nearly every row of a job: writing it down costs several times the rest of a key."""
+    return repr((astuple(sampling), format, forced, choice_margin, num_choices)).encode()
 
 
 class Twins:
