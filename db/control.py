@@ -85,6 +85,11 @@ def resume(session: Session, job_id: str, tenant: str) -> Job:
     if job.status is JobStatus.PAUSED:
         job.status = JobStatus.VALIDATING if job.num_shards is None else JobStatus.RUNNING
         job.dispatched_at = 0.0
+        # Workers that were woken meanwhile found nothing to do; without new messages these would wait to count as lost.
+        sent = update(Shard).where(
+            Shard.job_id == job_id, Shard.status == ShardStatus.PENDING, Shard.dispatched_at > 0.0
+        )
+        session.execute(sent.values(dispatched_at=0.0), execution_options={"synchronize_session": False})
     return jobs.fresh(session, job)
 
 

@@ -24,6 +24,9 @@ from db.turns import WORKING
 # Of messages, as Celery has them on Redis: 0 comes first. A new job need not wait behind the shards of all others.
 PRIORITIES = {"split": 0, "merge": 0, "run": 6}
 UNSYNCED = {"synchronize_session": False}
+# Jobs that wait for their split with a message out. The others wait without one: each split asks again what is due, and
+# a hundred thousand queued jobs must fill neither the broker nor the sweep.
+MOST_SPLITS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +40,14 @@ class Wakeup:
 def due(session: Session, *, window: int, redispatch_seconds: float, limit: int = 200) -> list[Wakeup]:
     """At most `limit` wakeups to send once this transaction is committed, marked as sent.
 
-    No job ever has more than `window` shards that were sent and are not done: the broker holds a bounded number of
-    messages whatever the job's size. Jobs that another transaction holds are left to the next call.
+    No job ever has more than `window` shards that were sent and are not done, and no more than MOST_SPLITS jobs wait
+    for a split that was sent: the broker holds a bounded number of messages whatever there is to do. Jobs that another
+    transaction holds are left to the next call.
     """
     stale = db_now() - redispatch_seconds
     expire_due(session)
-    found = [Wakeup("split", job_id) for job_id in _mark_jobs(session, _to_split(stale), limit)]
+    room = max(MOST_SPLITS - _num_splitting(session, stale), 0)
+    found = [Wakeup("split", job_id) for job_id in _mark_jobs(session, _to_split(stale), min(room, limit))]
     found += [Wakeup("merge", job_id) for job_id in _mark_jobs(session, _to_merge(stale), limit - len(found))]
     for job_id in _hold_jobs(session, _to_run(window, stale), limit - len(found)):
         shard_ids = _to_send(session, job_id, window, stale, limit - len(found))
@@ -66,6 +71,12 @@ def _free() -> ColumnElement[bool]:
 
 def _to_split(stale: ColumnElement[float]) -> ColumnElement[bool]:
     return and_(Job.status == JobStatus.VALIDATING, _free(), Job.dispatched_at < stale)
+
+
+def _num_splitting(session: Session, stale: ColumnElement[float]) -> int:
+    """Jobs whose split was sent and is not lost."""
+    sent = and_(Job.status == JobStatus.VALIDATING, Job.dispatched_at >= stale)
+    return session.scalar(select(func.count()).select_from(Job).where(sent)) or 0
 
 
 def _to_merge(stale: ColumnElement[float]) -> ColumnElement[bool]:

@@ -19,6 +19,15 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 BUSY_SECONDS = 30.0
+# A server that says nothing any more (its host is gone, the network is cut) must not hold a thread for the quarter of
+# an hour that TCP goes on trying. What the URL says goes first. libpq's names; seconds, but tcp_user_timeout in ms.
+PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
 MIGRATIONS = Path(__file__).parent / "migrations"
 NEWEST = max(path.stem.removeprefix("r") for path in (MIGRATIONS / "versions").glob("r*.py"))
 MIGRATION_LOCK = 0x6E69676874  # any constant of our own, for PostgreSQL's advisory lock
@@ -52,7 +61,10 @@ def connect(url: str) -> sqlalchemy.Engine:
     """
     address = make_url(url)
     if address.get_backend_name() == "postgresql":
-        return sqlalchemy.create_engine(address, pool_pre_ping=True, pool_size=5, max_overflow=15)
+        patience = {name: value for name, value in PATIENCE.items() if name not in address.query}
+        return sqlalchemy.create_engine(
+            address, pool_pre_ping=True, pool_size=5, max_overflow=15, connect_args=patience
+        )
     if address.get_backend_name() == "sqlite" and address.database not in (None, "", ":memory:"):
         return _connect_sqlite(address)
     raise ValueError(f"{address.render_as_string()}: the database must be a SQLite file or PostgreSQL")

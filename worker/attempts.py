@@ -88,6 +88,8 @@ def cause(error: Exception) -> str:
     """The error's code, for the job."""
     if isinstance(error, OSError):
         return "no_space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "io_error"
+    if isinstance(error, MemoryError):
+        return "out_of_memory"
     return str(getattr(error, "code", "internal_error"))
 
 

@@ -49,6 +49,17 @@ def test_pause_and_resume(sessions: Sessions) -> None:
     assert take(sessions, ids[0]).attempts == 1
 
 
+def test_shards_whose_message_came_during_a_pause_are_sent_again_by_resume(sessions: Sessions) -> None:
+    ids = add_job(sessions, num_shards=2)
+    assert send(sessions) == [Wakeup("run", shard_id) for shard_id in ids]
+    with sessions.begin() as session:
+        control.pause(session, "j", "default")
+    assert choose(sessions) is None  # a worker was woken, and found nothing to do
+    with sessions.begin() as session:
+        control.resume(session, "j", "default")
+    assert send(sessions) == [Wakeup("run", shard_id) for shard_id in ids]
+
+
 def test_the_last_shard_may_finish_while_its_job_is_paused(sessions: Sessions) -> None:
     (shard_id,) = add_job(sessions)
     taken = take(sessions, shard_id)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import func, select, update
 
-from db import dispatch, jobs, phases, shards
+from db import control, dispatch, jobs, phases, shards
 from db.dispatch import Wakeup
-from db.models import Job, Shard, ShardStatus
+from db.models import Job, JobStatus, Shard, ShardStatus
 from db.session import db_now
 from tests.db.ledger import SPEC, Sessions, add_job, claim, expire, finish, take, together
 
@@ -50,6 +51,17 @@ def test_new_jobs_are_split_once_oldest_first_and_again_when_lost(sessions: Sess
     assert due(sessions) == []
     age(sessions, 61)
     assert due(sessions) == [Wakeup("split", "b"), Wakeup("split", "a")]
+
+
+def test_few_of_many_queued_jobs_have_a_message_out(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "MOST_SPLITS", 2)
+    for name in "abc":
+        validating(sessions, name)
+    assert due(sessions) == [Wakeup("split", "a"), Wakeup("split", "b")]
+    assert due(sessions) == []
+    with sessions.begin() as session:
+        assert control.cancel(session, "a", "default").status is JobStatus.CANCELLED
+    assert due(sessions) == [Wakeup("split", "c")]
 
 
 def test_a_split_under_way_is_not_sent_again(sessions: Sessions) -> None:

@@ -144,3 +144,14 @@ def test_other_databases_are_refused_without_showing_the_password(url: str) -> N
     with pytest.raises(ValueError, match="SQLite file or PostgreSQL") as caught:
         connect(url)
     assert "secret" not in str(caught.value)
+
+
+def test_a_silent_postgresql_holds_no_thread_for_long(postgres_url: str) -> None:
+    """What the address says about that goes before ours."""
+    for url, seconds in ((postgres_url, "10"), (f"{postgres_url}&connect_timeout=3", "3")):
+        engine = connect(url)
+        with engine.connect() as connection:
+            given = connection.connection.dbapi_connection.info.get_parameters()  # type: ignore[union-attr]
+        engine.dispose()
+        assert given["connect_timeout"] == seconds
+        assert given["tcp_user_timeout"] == "20000"
