@@ -24,8 +24,8 @@ check: $(VENV)/installed-dev  ## Lint, types and import rules alone
 test-slow: $(VENV)/installed-dev  ## The tests that take minutes
 	$(BIN)/pytest -m slow --timeout 1800
 
-faults: $(VENV)/installed-dev  ## Kill and cut real processes; writes docs/faults.md
-	NIGHTMILL_FAULTS_REPORT=docs/faults.md $(BIN)/pytest -m faults tests/faults --timeout 600
+faults: $(VENV)/installed-dev  ## Kill and cut real processes, three times (RUNS=3); writes docs/faults.md
+	$(BIN)/python -m tests.faults.runs
 
 bench: $(VENV)/installed-dev  ## Throughput beside other engines, as far as their environments are there
 	$(BIN)/python -m tests.bench.bench

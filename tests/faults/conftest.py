@@ -1,8 +1,9 @@
-"""Servers that may be killed, and the report: `make faults` writes it to docs/faults.md."""
+"""Servers that may be killed, and the report, which `make faults` (tests.faults.runs) writes to docs/faults.md."""
 
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,9 +12,12 @@ import sqlalchemy
 
 from tests.faults.rig import SEED, Rig
 from tests.faults.servers import PostgresServer, RedisServer
-from tests.faults.tally import Report
+from tests.faults.tally import Report, table
 
 REPORT = Report()
+FAILED: list[str] = []
+SKIPPED: dict[str, str] = {}
+WAITING: set[str] = set()  # tests that have not run yet
 
 
 @pytest.fixture
@@ -67,9 +71,25 @@ def pytest_report_header() -> str:
     return f"fault seed: {SEED} (NIGHTMILL_FAULT_SEED={SEED} repeats it)"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In an order of the seed's own, so that no test can lean on another."""
+    random.Random(SEED).shuffle(items)
+    WAITING.update(item.name for item in items)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    name = report.nodeid.rpartition("::")[2]
+    if report.failed:
+        FAILED.append(name)
+    elif report.skipped and isinstance(report.longrepr, tuple):
+        SKIPPED[name] = report.longrepr[2].removeprefix("Skipped: ")
+    if report.when == "teardown":
+        WAITING.discard(name)
+
+
 def pytest_sessionfinish() -> None:
     path = os.environ.get("NIGHTMILL_FAULTS_REPORT")
-    if REPORT.rows:
-        print("\n" + REPORT.table())
-        if path:
-            Path(path).write_text(REPORT.page(SEED))
+    if REPORT.lines:
+        print("\n" + table([{"lines": REPORT.lines}]))
+    if path:
+        REPORT.save(Path(path), seed=SEED, failed=FAILED, skipped=SKIPPED, not_run=sorted(WAITING))

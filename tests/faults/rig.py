@@ -40,9 +40,10 @@ class Rig:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.office = Office(Settings(home=self.home, database_url=self.database_url))
+        settings = Settings(home=self.home, database_url=self.database_url, data_roots=(self.home,), shard_rows=200)
+        self.office = Office(settings)
         own = {"shard_rows": 200, "NIGHTMILL_TEST_ROWS": self.home / "rows.log", "log_level": "info", **self.settings}
-        self.crew = Crew(self.home, self.database_url, self.redis_url, **own)
+        self.crew = Crew(self.home, self.database_url, str(own.pop("redis_url", self.redis_url)), **own)
 
     # -- what is done to it ------------------------------------------------------------------------------------------
 
@@ -71,7 +72,7 @@ class Rig:
             command = [sys.executable, "-m", "api"]
             self.api.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log))
         url = f"http://127.0.0.1:{port}"
-        eventually(lambda: answers(f"{url}/healthz"), "the API answers")
+        eventually(lambda: answers(f"{url}/healthz"), "the API answers", 120)
         return url
 
     def close(self) -> None:
@@ -95,7 +96,7 @@ class Rig:
         lines = (line.split() for line in path.read_text().splitlines())
         return Counter(int(line[1]) for line in lines if len(line) == 2 and line[0] == job_id)
 
-    def wait(self, job_id: str = "job", seconds: float = 180.0) -> Job:
+    def wait(self, job_id: str = "job", seconds: float = 400.0) -> Job:
         eventually(lambda: self._ended(job_id), f"{job_id} ends", seconds)
         return self.office.job(job_id)
 
@@ -105,7 +106,7 @@ class Rig:
         except SQLAlchemyError:  # the database may be away
             return False
 
-    def wait_rows(self, count: int, job_id: str = "job", seconds: float = 120.0) -> None:
+    def wait_rows(self, count: int, job_id: str = "job", seconds: float = 240.0) -> None:
         eventually(lambda: self.done(job_id) >= count, f"{count} rows of {job_id} are computed", seconds)
 
     def check(self, num_rows: int, job_id: str = "job") -> Outcome:

@@ -27,7 +27,7 @@ def free_port() -> int:
         return port
 
 
-def eventually(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+def eventually(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -49,6 +49,11 @@ class RedisServer:
     def start(self) -> None:
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         eventually(self._answers, "Redis answers")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "start comes first"
+        return self._process.pid
 
     def kill(self) -> None:
         if self._process is not None:

@@ -1,41 +1,90 @@
-"""The report of the fault suite: one line per fault, over all its runs."""
+"""The report of the fault suite: what each test saw, and the table over several runs.
+
+A test takes the fixture `report` and calls `report.add(what was done, outcome, seconds, number)`; nothing else is
+needed for a line in docs/faults.md.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
+from tests.faults.catalogue import FAULTS
 from tests.faults.rig import Outcome
 
-HEAD = "| fault | runs | rows | lost | doubled | redone | seconds to recover |\n|---|---|---|---|---|---|---|\n"
+HEAD = (
+    "| no. | fault | what was done | runs | rows | lost | doubled | redone | seconds to recover |\n"
+    "|---|---|---|---|---|---|---|---|---|\n"
+)
 
 INTRODUCTION = """# Faults
 
 Written by `make faults`: real workers on the fake model, a Redis and a PostgreSQL of the tests' own. Every row of every
-output is compared with the answer that it must have. *redone*: rows that an engine computed a second time. *seconds to
-recover*: from the fault until work went on, the slowest run. Leases last 1.5 s here (30 s by default), so that a death
-is noticed soon.
+output is compared with the answer that an undisturbed run gives. *redone*: rows that an engine computed a second time.
+*seconds to recover*: from the fault until work went on, or what the line says; the slowest run. Leases last 1.5 s here
+(30 s by default), so that a death is noticed soon. Rows and counts are sums over the runs.
 """
 
 
 @dataclass
 class Report:
-    rows: dict[str, list[tuple[Outcome, float | None]]] = field(default_factory=dict)
+    """One run. `lines`: by what was done, each with its fault's number and what was seen."""
 
-    def add(self, fault: str, outcome: Outcome, seconds: float | None = None) -> None:
-        """`seconds`: from the fault to the next finished row, or to what the fault had stopped."""
-        self.rows.setdefault(fault, []).append((outcome, seconds))
-        assert (outcome.lost, outcome.doubled) == (0, 0), fault
+    lines: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def table(self) -> str:
-        lines = []
-        for fault, runs in self.rows.items():
-            outcomes = [outcome for outcome, _ in runs]
-            num_rows = sum(outcome.num_rows for outcome in outcomes)
-            sums = [sum(getattr(outcome, name) for outcome in outcomes) for name in ("lost", "doubled", "redone")]
-            slowest = max((seconds for _, seconds in runs if seconds is not None), default=None)
-            shown = "" if slowest is None else f"{slowest:.1f}"
-            lines.append(f"| {fault} | {len(runs)} | {num_rows:,} | {sums[0]} | {sums[1]} | {sums[2]} | {shown} |\n")
-        return HEAD + "".join(lines)
+    def add(self, what: str, outcome: Outcome, seconds: float | None = None, *, number: int = 0) -> None:
+        """`seconds`: from the fault to the next finished row, or as `what` says. `number`: in catalogue.FAULTS; 0: none
+        of them."""
+        assert number == 0 or number in FAULTS, number
+        assert what not in self.lines, f"two tests have the line {what!r}"
+        self.lines[what] = {"number": number, "seconds": seconds, **asdict(outcome)}
+        assert (outcome.lost, outcome.doubled) == (0, 0), what
 
-    def page(self, seed: int) -> str:
-        return f"{INTRODUCTION}\nSeed of the last run: {seed}.\n\n{self.table()}"
+    def save(self, path: Path, **more: object) -> None:
+        path.write_text(json.dumps({"lines": self.lines, **more}, indent=1))
+
+
+def table(runs: Sequence[dict[str, Any]]) -> str:
+    """The lines of several runs, merged, in the order of their faults' numbers; those without a number at the end."""
+    merged: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        for what, line in run["lines"].items():
+            merged.setdefault(what, []).append(line)
+    order = sorted(merged, key=lambda what: (merged[what][0]["number"] or len(FAULTS) + 1, what))
+    return HEAD + "".join(_row(what, merged[what]) for what in order)
+
+
+def _row(what: str, lines: list[dict[str, Any]]) -> str:
+    number = lines[0]["number"]
+    slowest = max((line["seconds"] for line in lines if line["seconds"] is not None), default=None)
+    sums = {name: sum(line[name] for line in lines) for name in ("num_rows", "lost", "doubled", "redone")}
+    cells = [number or "", FAULTS.get(number, ""), what, len(lines), *(f"{count:,}" for count in sums.values())]
+    return "| " + " | ".join(map(str, [*cells, "" if slowest is None else f"{slowest:.1f}"])) + " |\n"
+
+
+def untested(runs: Sequence[dict[str, Any]]) -> list[int]:
+    """The faults that no line is about."""
+    return sorted(FAULTS.keys() - {line["number"] for run in runs for line in run["lines"].values()})
+
+
+def page(runs: Sequence[dict[str, Any]], conditions: str) -> str:
+    """The whole document."""
+    missing = [f"{number} ({FAULTS[number]})" for number in untested(runs)]
+    skipped = sorted({f"- {name}: {reason}" for run in runs for name, reason in run["skipped"].items()})
+    failed = sorted({name for run in runs for name in run["failed"]})
+    not_run = Counter(name for run in runs for name in run["not_run"])
+    times_up = ", ".join(f"`{name}` ({count} of {len(runs)} runs)" for name, count in sorted(not_run.items()))
+    parts = [
+        INTRODUCTION,
+        f"{len(runs)} runs, seeds {', '.join(str(run['seed']) for run in runs)}; {conditions}",
+        table(runs).rstrip(),
+        f"Faults of the list without a line: {', '.join(missing)}." if missing else "",
+        "Skipped:\n\n" + "\n".join(skipped) if skipped else "",
+        f"**Not run**, as the time was up: {times_up}." if not_run else "",
+        f"**Failed**: {', '.join(failed)}." if failed else "",
+    ]
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"

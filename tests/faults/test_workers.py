@@ -41,7 +41,7 @@ def test_kill_9_of_workers(rig_on: RigOn, report: Report, database: str, request
         rig.wait_rows(before + 1)
         slowest = max(slowest, time.monotonic() - started)
     outcome = completed(rig, 3000)
-    report.add(f"kill -9 of a worker, 5 times, {database}", outcome, slowest)
+    report.add(f"5 times, {database}", outcome, slowest, number=1)
     assert outcome.redone < 5 * 60
 
 
@@ -58,7 +58,7 @@ def test_a_worker_frozen_past_its_lease_and_thawed(rig_on: RigOn, report: Report
     rig.wait_rows(before + 50)
     seconds = time.monotonic() - started
     thaw(zombie)
-    report.add("SIGSTOP of a worker past its lease, then SIGCONT", completed(rig, 1000), seconds)
+    report.add("SIGSTOP, SIGCONT once another worker goes on", completed(rig, 1000), seconds, number=4)
     assert zombie.poll() is None
 
 
@@ -66,13 +66,14 @@ def test_an_idle_worker_killed_with_a_message_in_its_hands(rig_on: RigOn, report
     """The broker has given the message away; only the ledger knows that the work is not done."""
     rig = rig_on()
     rig.hire()
-    eventually(lambda: "worker ready" in rig.crew.log.read_text(), "the worker is ready")
+    eventually(lambda: "worker ready" in rig.crew.log.read_text(), "the worker is ready", 180)
     freeze(rig.crew.processes[0])
     rig.submit(300)
     rig.kill()
     started = time.monotonic()
     rig.wait_rows(1)
-    report.add("kill -9 of a frozen idle worker after the submission", completed(rig, 300), time.monotonic() - started)
+    seconds = time.monotonic() - started
+    report.add("frozen before the submission, killed after it", completed(rig, 300), seconds, number=3)
 
 
 def test_rolling_restarts_by_sigterm(rig_on: RigOn, report: Report) -> None:
@@ -85,18 +86,21 @@ def test_rolling_restarts_by_sigterm(rig_on: RigOn, report: Report) -> None:
         worker = rig.crew.processes.pop()
         started = time.monotonic()
         worker.terminate()
-        assert worker.wait(20) == 0
+        assert worker.wait(60) == 0
         slowest = max(slowest, time.monotonic() - started)
         with rig.office.sessions.begin() as session:
             assert set(session.scalars(select(Shard.attempts).where(Shard.owner.is_(None), Shard.part.is_(None)))) <= {
                 0
             }
         rig.hire()
-    report.add("SIGTERM of the worker, 4 times (seconds until it has left)", completed(rig, 2500), slowest)
+    report.add("4 rolling restarts (seconds until it has left)", completed(rig, 2500), slowest, number=9)
 
 
-@pytest.mark.parametrize("word", ["kill", "hang"])
-def test_rows_that_end_the_process(rig_on: RigOn, report: Report, word: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "number", "what"),
+    [("kill", 12, "kill -9 of its own process"), ("hang", 13, "the engine hangs"), ("raise", 13, "the engine raises")],
+)
+def test_rows_that_end_the_engine(rig_on: RigOn, report: Report, word: str, number: int, what: str) -> None:
     rig = rig_on(hang_seconds=1, max_attempts=3)
     texts = [f"{word} {i}" if i == 83 else f"job row {i}" for i in range(300)]
     rig.submit(300, texts=texts, model="fake:poison")
@@ -106,7 +110,7 @@ def test_rows_that_end_the_process(rig_on: RigOn, report: Report, word: str) -> 
         if rig.crew.processes[-1].poll() is not None:
             rig.crew.processes.pop()
             rig.hire()
-        assert time.monotonic() - started < 280, rig.crew.log.read_text()[-4000:]
+        assert time.monotonic() - started < 600, rig.crew.log.read_text()[-4000:]
         time.sleep(0.1)
     job = rig.office.job()
     assert (job.status, job.rows_succeeded, job.rows_failed) == (JobStatus.COMPLETED_WITH_ERRORS, 299, 1)
@@ -117,5 +121,5 @@ def test_rows_that_end_the_process(rig_on: RigOn, report: Report, word: str) -> 
     (letters,) = (rig.home / "job-out" / "_errors").glob("part-*.parquet")
     assert pq.read_table(letters)["text"].to_pylist() == [f"{word} 83"]
     again = sum(count - 1 for count in rig.computed().values())
-    what = "kills the worker" if word == "kill" else "hangs the engine"
-    report.add(f"a row that {what}", Outcome(300, 0, 0, again), time.monotonic() - started)
+    what = f"{what} (seconds until the job ends)"
+    report.add(what, Outcome(300, 0, 0, again), time.monotonic() - started, number=number)

@@ -36,10 +36,12 @@ class Crew:
         self.environment = {**os.environ, **named, "PYTHONPATH": str(ROOT)}
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def hire(self) -> subprocess.Popen[bytes]:
+    def hire(self, *prefix: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start a worker; `prefix` is the command that starts its command, `environment` comes on top of ours."""
         with self.log.open("ab") as log:
-            command = [sys.executable, "-m", "worker"]
-            process = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=log, stderr=log)
+            command = [*prefix, sys.executable, "-m", "worker"]
+            own = {**self.environment, **environment}
+            process = subprocess.Popen(command, cwd=ROOT, env=own, stdout=log, stderr=log)
         self.processes.append(process)
         return process
 
