@@ -40,7 +40,7 @@ class Wakeup:
 def due(session: Session, *, window: int, redispatch_seconds: float, limit: int = 200) -> list[Wakeup]:
     """At most `limit` wakeups to send once this transaction is committed, marked as sent.
 
-    No job ever has more than `window` shards that were sent and are not done, and no more than MOST_SPLITS jobs wait
+    No job ever has more than `window` shards that were sent and not taken up, and no more than MOST_SPLITS jobs wait
     for a split that was sent: the broker holds a bounded number of messages whatever there is to do. Jobs that another
     transaction holds are left to the next call.
     """
@@ -136,12 +136,9 @@ def _any(job_id: Any, condition: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def _num_sent(job_id: Any) -> ColumnElement[int]:
-    """Shards of a job that hold a place in its window."""
-    running, sent = (
-        select(func.count()).select_from(Shard).where(Shard.job_id == job_id, held).scalar_subquery()
-        for held in (Shard.status == ShardStatus.RUNNING, _sent())
-    )
-    return running + sent
+    """Shards of a job that hold a place in its window: those that were sent and not taken up. What workers have at work
+    is not counted, so that a job may have any number of them."""
+    return select(func.count()).select_from(Shard).where(Shard.job_id == job_id, _sent()).scalar_subquery()
 
 
 def _to_send(session: Session, job_id: str, window: int, stale: ColumnElement[float], limit: int) -> list[int]:
