@@ -85,8 +85,12 @@ class Attention {
   // Bytes of a row's weights; int8 has its high bytes in the first half and its low bytes in the second.
   static constexpr ptrdiff_t WEIGHT_BYTES = F::FORMAT == Format::INT8 ? 2 * CHUNK : CHUNK * sizeof(typename F::Element);
 
-  // Scores are in units whose power gives the weight: e, or 2 where the weights are kept in 16 bits.
-  static constexpr float UNIT = F::FORMAT == Format::INT8 ? LOG2_E : 1.0f;
+  // A row's scores times its unit are the logarithms of its weights: natural ones, or to the base 2 where the weights are
+  // kept in 16 bits. Never 0: a masked score must stay far below.
+  float unit(int r) const {
+    if constexpr (F::FORMAT == Format::INT8) return std::max(q_.rows.scales[r] * q_.scale * LOG2_E, 1e-20f);
+    return q_.scale;
+  }
   static Floats power(Floats x) {
     if constexpr (F::FORMAT == Format::INT8) return quick_power_of_two(x);
     return exponential(x);
@@ -102,13 +106,13 @@ class Attention {
       const Packed keys{&key0, 1, q_.dim / F::GROUP, {0, key1 - key0}, TILE * 4, 0};
       char* out = reinterpret_cast<char*>(s_.scores.data()) + v * VECTOR_BYTES;
       for_each_tile<F>(q_.num_rows, [&](int row, int height) {
-        multiply_rows<F>(height, q_.rows.data + row * q_.rows.stride, q_.rows.stride, keys, out + row * SCORE_BYTES,
-                         SCORE_BYTES);
+        multiply_rows<F>(height, q_.rows.data + row * q_.rows.stride, q_.rows.stride, q_.rows.starts + row, keys,
+                         out + row * SCORE_BYTES, SCORE_BYTES);
       });
     }
   }
 
-  // Raw sums -> scores: masked; most and decay.
+  // Raw sums -> scores, masked; most and decay.
   void settle(int first) {
     for (int r = 0; r < q_.num_rows; r++) {
       float* scores = s_.scores.data() + r * CHUNK;
@@ -116,20 +120,14 @@ class Attention {
       Floats most = all(MASKED);
       for (int v = 0; v < num_vectors(); v++) {
         Floats x = load(scores + v * LANES);
-        if constexpr (F::FORMAT == Format::INT8) {
-          const Tile<F>& tile = tiles_[v / TILE_VECTORS];
-          const Floats unit = mul(all(q_.rows.scales[r] * q_.scale * UNIT),
-                                  load(tile.key_scales() + v % TILE_VECTORS * LANES));
-          x = mul(to_floats(sub_words(bits(x), all_words(q_.rows.sums[r]))), unit);
-        } else {
-          x = mul(x, all(q_.scale));
-        }
+        if constexpr (F::FORMAT == Format::INT8)
+          x = mul(to_floats(bits(x)), load(tiles_[v / TILE_VECTORS].key_scales() + v % TILE_VECTORS * LANES));
         x = keep(x, visible - v * LANES, MASKED);
         store(scores + v * LANES, x);
         most = max(most, x);
       }
       s_.decay[static_cast<size_t>(r)] = s_.most[static_cast<size_t>(r)];
-      s_.most[static_cast<size_t>(r)] = std::max(s_.most[static_cast<size_t>(r)], largest(most));
+      s_.most[static_cast<size_t>(r)] = std::max(s_.most[static_cast<size_t>(r)], largest(most) * unit(r));
     }
     for (int r = 0; r < q_.num_rows; r += LANES)
       store(&s_.decay[static_cast<size_t>(r)],
@@ -145,7 +143,7 @@ class Attention {
       char* out = s_.weights.get() + r * WEIGHT_BYTES;
       Floats total = zeros(), most = zeros();
       for (int v = 0; v < num_vectors(); v++) {
-        Floats x = power(sub(load(scores + v * LANES), all(s_.most[row])));
+        Floats x = power(fma(load(scores + v * LANES), all(unit(r)), all(-s_.most[row])));
         total = add(total, x);
         if constexpr (F::FORMAT == Format::FP32) store(reinterpret_cast<float*>(out) + v * LANES, x);
         if constexpr (F::FORMAT == Format::BF16) store_halves(out + 2 * v * LANES, to_bf16(x));
@@ -164,11 +162,9 @@ class Attention {
   float quantise(const float* weights, float most, char* out) const {
     constexpr float LEVELS = 65535.0f;
     const Floats inverse = all(most > 0.0f ? LEVELS / most : 0.0f);
-    for (int v = 0; v < num_vectors(); v++) {
-      const Words x = to_words(mul(load(weights + v * LANES), inverse));
-      store_bytes(out + v * LANES, shift_right<8>(x));
-      store_bytes(out + CHUNK + v * LANES, x);
-    }
+    for (int v = 0; v < num_vectors(); v += 2)
+      store_two_bytes(out + v * LANES, out + CHUNK + v * LANES, to_words(mul(load(weights + v * LANES), inverse)),
+                      to_words(mul(load(weights + (v + 1) * LANES), inverse)));
     return most / LEVELS;
   }
 
@@ -188,10 +184,10 @@ class Attention {
     alignas(64) char low[F::MOST_ROWS * PANEL * 4];
     const char* weights = s_.weights.get() + row * WEIGHT_BYTES;
     if constexpr (F::FORMAT == Format::INT8) {
-      multiply_rows<Unsigned8>(height, weights, WEIGHT_BYTES, values, sums, PANEL * 4);
-      multiply_rows<Unsigned8>(height, weights + CHUNK, WEIGHT_BYTES, values, low, PANEL * 4);
+      multiply_rows<Unsigned8>(height, weights, WEIGHT_BYTES, nullptr, values, sums, PANEL * 4);
+      multiply_rows<Unsigned8>(height, weights + CHUNK, WEIGHT_BYTES, nullptr, values, low, PANEL * 4);
     } else {
-      multiply_rows<F>(height, weights, WEIGHT_BYTES, values, sums, PANEL * 4);
+      multiply_rows<F>(height, weights, WEIGHT_BYTES, nullptr, values, sums, PANEL * 4);
     }
     for (int r = 0; r < height; r++) {
       const size_t i = static_cast<size_t>(row + r);

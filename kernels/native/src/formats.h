@@ -14,7 +14,7 @@ struct Fp32 {
   static constexpr int MOST_ROWS = NIGHTMILL_AVX512 ? 14 : 6;  // of a tile of accumulators, two vectors wide
   using Element = float;
   using Sum = Floats;
-  static Sum zero() { return zeros(); }
+  static Sum begin(const int32_t*, int) { return zeros(); }
   static Words right(Words w) { return w; }
   static Words left(Words a) { return a; }
   static Sum dot(Sum c, Words w, Words a) { return fma(as_floats(w), as_floats(a), c); }
@@ -29,7 +29,7 @@ struct Bf16 {
   static constexpr int MOST_ROWS = 14;
   using Element = uint16_t;
   using Sum = Floats;
-  static Sum zero() { return zeros(); }
+  static Sum begin(const int32_t*, int) { return zeros(); }
   static Words right(Words w) { return w; }
   static Words left(Words a) { return a; }
   static Sum dot(Sum c, Words w, Words a) { return _mm512_dpbf16_ps(c, (__m512bh)w, (__m512bh)a); }
@@ -47,7 +47,7 @@ struct Bf16 {
   struct Pair {
     Floats low, high;
   };
-  static Sum zero() { return zeros(); }
+  static Sum begin(const int32_t*, int) { return zeros(); }
   static Pair split(Words x) {
     return {as_floats(shift_left<16>(x)), as_floats(and_words(x, all_words(static_cast<int32_t>(0xffff0000u))))};
   }
@@ -71,7 +71,7 @@ struct Int8 {
   static constexpr int MOST_ROWS = 14;
   using Element = int8_t;
   using Sum = Words;
-  static Sum zero() { return zero_words(); }
+  static Sum begin(const int32_t* starts, int r) { return starts != nullptr ? broadcast(starts + r) : zero_words(); }
   static Words right(Words w) { return w; }
   static Words left(Words a) { return a; }
   static Sum dot(Sum c, Words w, Words a) { return _mm512_dpbusd_epi32(c, w, a); }
@@ -92,7 +92,7 @@ struct Int8 {
   static constexpr int MOST_ROWS = 6;
   using Element = int8_t;
   using Sum = Words;
-  static Sum zero() { return zero_words(); }
+  static Sum begin(const int32_t* starts, int r) { return starts != nullptr ? broadcast(starts + r) : zero_words(); }
   static Words right(Words w) { return w; }
   static Words left(Words a) { return a; }
   static Sum dot(Sum c, Words w, Words a) { return _mm256_dpbusd_avx_epi32(c, w, a); }
@@ -117,7 +117,7 @@ struct Int8 {
   struct Pair {
     Words even, odd;
   };
-  static Sum zero() { return zero_words(); }
+  static Sum begin(const int32_t* starts, int r) { return starts != nullptr ? broadcast(starts + r) : zero_words(); }
   static Pair right(Words w) { return {shift_right_pairs<8>(shift_left_pairs<8>(w)), shift_right_pairs<8>(w)}; }
   static Pair left(Words a) { return right(a); }
   static Sum dot(Sum c, Pair w, Pair a) {

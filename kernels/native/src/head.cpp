@@ -62,14 +62,14 @@ struct Decoder::HeadRows {
     }
     data = allocate(which.size() * decoder.projections_->row_bytes(size));
     scales.resize(which.size());
-    sums.resize(which.size());
-    left = decoder.projections_->convert(padded.data(), size, size, count, data.get(), scales.data(), sums.data());
+    starts.resize(which.size());
+    left = decoder.projections_->convert(padded.data(), size, size, count, data.get(), scales.data(), starts.data());
   }
 
   int count;
   Buffer data;
   std::vector<float> scales;
-  std::vector<int32_t> sums;
+  std::vector<int32_t> starts;
   Left left;
 };
 

@@ -19,7 +19,13 @@ void normalise_head(float* x, const std::vector<float>& weight, int dim, float e
 }
 
 void rotate(float* __restrict x, const float* __restrict cosines, const float* __restrict sines, int half) {
-  for (int i = 0; i < half; i++) {
+  int i = 0;
+  for (; i + LANES <= half; i += LANES) {  // whole vectors, as the next reader loads them
+    const Floats first = load(x + i), second = load(x + half + i), c = load(cosines + i), s = load(sines + i);
+    store(x + i, sub(mul(first, c), mul(second, s)));
+    store(x + half + i, add(mul(second, c), mul(first, s)));
+  }
+  for (; i < half; i++) {
     const float first = x[i], second = x[half + i];
     x[i] = first * cosines[i] - second * sines[i];
     x[half + i] = second * cosines[i] + first * sines[i];
@@ -36,7 +42,7 @@ class HeadsIn final : public Heads {
       const size_t rows = static_cast<size_t>(num_tokens) * static_cast<size_t>(shape_.num_heads);
       queries_ = allocate(rows * row_bytes());
       scales_.resize(rows);
-      sums_.resize(rows);
+      starts_.resize(rows);
       room_ = num_tokens;
     }
     while (static_cast<int>(scratch_.size()) < num_threads)
@@ -47,7 +53,7 @@ class HeadsIn final : public Heads {
   void accept(const Step& step, int i_layer, const LayerWeights& layer, int row, float* qkv) override {
     const int half = shape_.head_dim / 2, num_keys = shape_.num_kv_heads, group = shape_.group();
     const ptrdiff_t angle = step.positions[row] * half;
-    const Left queries{queries_.get(), static_cast<ptrdiff_t>(row_bytes()), scales_.data(), sums_.data()};
+    const Left queries{queries_.get(), static_cast<ptrdiff_t>(row_bytes()), scales_.data(), starts_.data()};
     for (int h = 0; h < shape_.num_heads + num_keys; h++) {
       float* x = qkv + h * dim_;
       normalise_head(x, h < shape_.num_heads ? layer.query_norm : layer.key_norm, shape_.head_dim, shape_.eps);
@@ -67,7 +73,7 @@ class HeadsIn final : public Heads {
   void attend(const Step& step, int i_layer, const Piece& piece, int head, int i_thread, float* attended) override {
     const int first = first_query(head, piece.first_row), group = shape_.group();
     const Left rows{queries_.get() + static_cast<size_t>(first) * row_bytes(), static_cast<ptrdiff_t>(row_bytes()),
-                    scales_.data() + first, sums_.data() + first};
+                    scales_.data() + first, starts_.data() + first};
     const Queries queries{rows,
                           piece.num_tokens * group,
                           group,
@@ -95,7 +101,7 @@ class HeadsIn final : public Heads {
   int room_ = 0;
   Buffer queries_;
   std::vector<float> scales_;
-  std::vector<int32_t> sums_;
+  std::vector<int32_t> starts_;
   std::vector<std::unique_ptr<AttentionScratch<F>>> scratch_;
 };
 

@@ -64,8 +64,7 @@ struct Finish {
 
   Floats operator()(const char* sum, int row, int i_vector) const {
     if constexpr (F::FORMAT == Format::INT8) {
-      const Words whole = sub_words(load_words(sum), all_words(left.sums[row]));
-      return mul(to_floats(whole), mul(all(left.scales[row]), load(scales + i_vector * LANES)));
+      return mul(to_floats(load_words(sum)), mul(all(left.scales[row]), load(scales + i_vector * LANES)));
     } else {
       return load(reinterpret_cast<const float*>(sum));
     }
@@ -108,7 +107,8 @@ void multiply(const Left& left, int rows, const Matrix& matrix, int first, int l
     const Finish<F> finish{left, matrix.scales.data() + panel * PANEL};
     const float* bias = matrix.bias.empty() ? nullptr : matrix.bias.data() + panel * PANEL;
     for_each_tile<F>(rows, [&](int row, int height) {
-      multiply_rows<F>(height, left.data + row * left.stride, left.stride, packed, sums, 2 * VECTOR_BYTES);
+      multiply_rows<F>(height, left.data + row * left.stride, left.stride, left.starts + row, packed, sums,
+                       2 * VECTOR_BYTES);
       for (int r = 0; r < height; r++) {
         Floats x0 = finish(sums + 2 * r * VECTOR_BYTES, row + r, 0);
         Floats x1 = finish(sums + (2 * r + 1) * VECTOR_BYTES, row + r, 1);

@@ -9,7 +9,7 @@ namespace nightmill {
 Workspace::Workspace(const Shape& shape, int rows)
     : most_rows(rows),
       scales(static_cast<size_t>(rows)),
-      sums(static_cast<size_t>(rows)),
+      starts(static_cast<size_t>(rows)),
       normed(static_cast<size_t>(shape.padded_hidden())),
       activated(static_cast<size_t>(rows) * static_cast<size_t>(shape.padded_intermediate())),
       qkv(static_cast<size_t>(rows) * static_cast<size_t>(shape.qkv_columns())) {
@@ -38,12 +38,17 @@ class ProjectionsIn final : public Projections {
   void end_layer(const LayerWeights& layer, const float* attended, float* residual, int rows,
                  Workspace& work) const override {
     const int columns = shape_.query_columns(), inner = shape_.padded_intermediate();
-    add_product(convert_rows(attended, columns, columns, rows, work), rows, layer.output, residual);
+    add_product(convert(attended, columns, columns, rows, work.left_data.get(), work.scales.data(), work.starts.data()),
+                rows, layer.output, residual);
     float* activated = work.activated.data();
     activate(normalise(residual, layer.mlp_norm.data(), rows, work), rows, layer.gate_up, activated);
-    for (int r = 0; r < rows && shape_.spread != 0; r++)
-      spread_row(activated + static_cast<ptrdiff_t>(r) * inner, shape_.intermediate_size);
-    add_product(convert_rows(activated, inner, inner, rows, work), rows, layer.down, residual);
+    const Left left = left_of(inner, work);
+    for (int r = 0; r < rows; r++) {
+      float* row = activated + static_cast<ptrdiff_t>(r) * inner;
+      if (shape_.spread != 0) spread_row(row, shape_.intermediate_size);
+      convert_row<F>(row, inner, left, r);
+    }
+    add_product(left, rows, layer.down, residual);
   }
 
   void logits(const Left& left, int rows, int first, int last, float* out) const override {
@@ -80,8 +85,8 @@ class ProjectionsIn final : public Projections {
   }
 
   Left convert(const float* x, int columns, int stride, int rows, char* data, float* scales,
-               int32_t* sums) const override {
-    const Left left{data, static_cast<ptrdiff_t>(row_bytes(columns)), scales, sums};
+               int32_t* starts) const override {
+    const Left left{data, static_cast<ptrdiff_t>(row_bytes(columns)), scales, starts};
     for (int r = 0; r < rows; r++) convert_row<F>(x + static_cast<ptrdiff_t>(r) * stride, columns, left, r);
     return left;
   }
@@ -89,14 +94,13 @@ class ProjectionsIn final : public Projections {
   size_t row_bytes(int columns) const override { return bytes_of_row<F>(columns); }
 
  private:
-  Left convert_rows(const float* x, int columns, int stride, int rows, Workspace& work) const {
-    return convert(x, columns, stride, rows, work.left_data.get(), work.scales.data(), work.sums.data());
+  Left left_of(int columns, Workspace& work) const {
+    return {work.left_data.get(), static_cast<ptrdiff_t>(row_bytes(columns)), work.scales.data(), work.starts.data()};
   }
 
   Left normalise(const float* x, const float* weight, int rows, Workspace& work) const {
     const int columns = shape_.hidden_size, size = shape_.padded_hidden();
-    const Left left{work.left_data.get(), static_cast<ptrdiff_t>(row_bytes(size)), work.scales.data(),
-                    work.sums.data()};
+    const Left left = left_of(size, work);
     for (int r = 0; r < rows; r++) {
       const float* row = x + static_cast<ptrdiff_t>(r) * size;
       if constexpr (F::FORMAT == Format::FP32) {

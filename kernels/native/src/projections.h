@@ -38,7 +38,7 @@ struct Workspace {
   const int most_rows;
   Buffer left_data;
   std::vector<float> scales;
-  std::vector<int32_t> sums;
+  std::vector<int32_t> starts;
   std::vector<float> normed;     // one row
   std::vector<float> activated;  // [rows, padded_intermediate]
   std::vector<float> qkv;        // [rows, qkv_columns]
@@ -65,7 +65,7 @@ class Projections {
   virtual void largest(const Left& left, int rows, int first, int last, const uint32_t* const* allowed,
                        Largest* best) const = 0;
   virtual Left convert(const float* x, int columns, int stride, int rows, char* data, float* scales,
-                       int32_t* sums) const = 0;
+                       int32_t* starts) const = 0;
   virtual size_t row_bytes(int columns) const = 0;
 };
 

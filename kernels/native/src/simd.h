@@ -6,6 +6,7 @@
 
 #include <immintrin.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -35,7 +36,7 @@ inline Floats divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }
 inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
 inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
-inline Floats reciprocal(Floats a) { return _mm512_rcp14_ps(a); }  // about
+inline Floats reciprocal(Floats a) { return _mm512_rcp14_ps(a); }  // to 14 bits, 12 with AVX2
 inline Floats magnitude(Floats a) { return _mm512_abs_ps(a); }
 inline Floats round(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline float sum(Floats a) { return _mm512_reduce_add_ps(a); }
@@ -85,6 +86,31 @@ inline Words widen_bytes(const void* p) { return _mm512_cvtepu8_epi32(_mm_loadu_
 inline Floats load_half_floats(const void* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
 }
+#if defined(__AVX512VBMI__)
+#define NIGHTMILL_VBMI 1
+// The low byte of each lane of four vectors, one after the other.
+inline void store_bytes(void* p, Words a, Words b, Words c, Words d) {
+  alignas(64) static constexpr auto PLACES = [] {
+    std::array<uint8_t, 64> places{};
+    for (size_t i = 0; i < 64; i++) places[i] = static_cast<uint8_t>(i % 32 * 4);
+    return places;
+  }();
+  const Words places = load_words(PLACES.data());
+  const Words low = _mm512_permutex2var_epi8(a, places, b), high = _mm512_permutex2var_epi8(c, places, d);
+  store_words(p, _mm512_mask_mov_epi64(low, 0xf0, high));
+}
+// The second lowest byte of each lane of a, then of b, to `high`, and the lowest to `low`.
+inline void store_two_bytes(void* high, void* low, Words a, Words b) {
+  alignas(64) static constexpr auto PLACES = [] {
+    std::array<uint8_t, 64> places{};
+    for (size_t i = 0; i < 64; i++) places[i] = static_cast<uint8_t>(i % 32 * 4 + (i < 32));
+    return places;
+  }();
+  const Words both = _mm512_permutex2var_epi8(a, load_words(PLACES.data()), b);
+  _mm256_storeu_si256(static_cast<__m256i*>(high), _mm512_castsi512_si256(both));
+  _mm256_storeu_si256(static_cast<__m256i*>(low), _mm512_extracti64x4_epi64(both, 1));
+}
+#endif
 
 #else
 
@@ -181,6 +207,19 @@ inline void store_halves(void* p, Words a) {
 
 #endif
 
+#if !defined(NIGHTMILL_VBMI)
+inline void store_bytes(void* p, Words a, Words b, Words c, Words d) {
+  const Words each[] = {a, b, c, d};
+  for (int i = 0; i < 4; i++) store_bytes(static_cast<char*>(p) + i * LANES, each[i]);
+}
+inline void store_two_bytes(void* high, void* low, Words a, Words b) {
+  store_bytes(high, shift_right<8>(a));
+  store_bytes(static_cast<char*>(high) + LANES, shift_right<8>(b));
+  store_bytes(low, a);
+  store_bytes(static_cast<char*>(low) + LANES, b);
+}
+#endif
+
 inline Words broadcast(const void* p) {
   int32_t word;
   std::memcpy(&word, p, sizeof word);
@@ -203,14 +242,13 @@ inline Floats exponential(Floats x) {
   return scale_by_power(y, n);
 }
 
-// 2^x to 3e-6 for x <= 126, exact at 0, 0 far below: for what is kept in fewer bits than that anyway. The polynomial is
-// the minimax one of the relative error over [-1/2, 1/2] among those that are 1 at 0.
+// 2^x to 1.1e-4 for x <= 126, exact at 0, 0 far below: for what is multiplied with 8-bit numbers anyway. The polynomial
+// is the minimax one of the relative error over [-1/2, 1/2] among those that are 1 at 0.
 inline Floats quick_power_of_two(Floats x) {
   const Floats n = round(x);
   const Floats r = sub(x, n);
-  Floats y = fma(all(9.5828529447e-03f), r, all(5.5906426162e-02f));
-  y = fma(y, r, all(2.4024099112e-01f));
-  y = fma(y, r, all(6.9312417507e-01f));
+  Floats y = fma(all(5.500885e-02f), r, all(2.4221095e-01f));
+  y = fma(y, r, all(6.9328293e-01f));
   y = fma(y, r, all(1.0f));
   return scale_by_power(y, n);
 }
@@ -220,9 +258,7 @@ constexpr float LOG2_E = 1.44269504088896341f;
 inline Floats quick_silu(Floats x) {
   const Floats limited = max(mul(x, all(-LOG2_E)), all(-126.0f));
   const Floats below = add(all(1.0f), quick_power_of_two(min(limited, all(126.0f))));
-  Floats inverse = reciprocal(below);  // to 12 bits; one step of Newton's doubles them
-  inverse = mul(inverse, sub(all(2.0f), mul(below, inverse)));
-  return mul(x, inverse);
+  return mul(x, reciprocal(below));
 }
 
 inline Floats silu(Floats x) { return divide(x, add(all(1.0f), exponential(sub(zeros(), max(x, all(-87.0f)))))); }

@@ -24,14 +24,16 @@ struct Packed {
   ptrdiff_t ahead;  // bytes: what is fetched into the cache beside each word that is used
 };
 
-// Rows: `a` is the first row's words, over all parts one after the other, `a_stride` bytes from row to row.
+// Rows: `a` is the first row's words, over all parts one after the other, `a_stride` bytes from row to row. A row's sums
+// begin with its element of `starts` where the format has such (Left) and the pointer is not null, else with zero.
 // Sums go to `out` as 32-bit values, `out_stride` bytes from row to row, the two vectors beside each other.
 // A row's sum is taken in the order of K alone, whatever rows are beside it.
 template <class F, int ROWS>
-void multiply_tile(const char* a, ptrdiff_t a_stride, const Packed& b, char* out, ptrdiff_t out_stride) {
+void multiply_tile(const char* a, ptrdiff_t a_stride, const int32_t* starts, const Packed& b, char* out,
+                   ptrdiff_t out_stride) {
   typename F::Sum sums[ROWS][2];
 #pragma GCC unroll 16
-  for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = F::zero();
+  for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = F::begin(starts, r);
   constexpr int BASES = (ROWS + 2) / 3;  // one register addresses three rows
   const char* bases[BASES];
 #pragma GCC unroll 16
@@ -63,7 +65,7 @@ void multiply_tile(const char* a, ptrdiff_t a_stride, const Packed& b, char* out
   }
 }
 
-using TileFunction = void (*)(const char*, ptrdiff_t, const Packed&, char*, ptrdiff_t);
+using TileFunction = void (*)(const char*, ptrdiff_t, const int32_t*, const Packed&, char*, ptrdiff_t);
 
 template <class F, size_t... I>
 constexpr std::array<TileFunction, sizeof...(I)> tile_functions(std::index_sequence<I...>) {
@@ -72,9 +74,10 @@ constexpr std::array<TileFunction, sizeof...(I)> tile_functions(std::index_seque
 
 // Any number of rows up to F::MOST_ROWS.
 template <class F>
-void multiply_rows(int rows, const char* a, ptrdiff_t a_stride, const Packed& b, char* out, ptrdiff_t out_stride) {
+void multiply_rows(int rows, const char* a, ptrdiff_t a_stride, const int32_t* starts, const Packed& b, char* out,
+                   ptrdiff_t out_stride) {
   static constexpr auto FUNCTIONS = tile_functions<F>(std::make_index_sequence<F::MOST_ROWS>());
-  FUNCTIONS[static_cast<size_t>(rows - 1)](a, a_stride, b, out, out_stride);
+  FUNCTIONS[static_cast<size_t>(rows - 1)](a, a_stride, starts, b, out, out_stride);
 }
 
 // `rows` in the fewest tiles of nearly equal height: fn(first row, rows).

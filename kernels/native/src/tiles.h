@@ -38,8 +38,8 @@ struct Tile {
   // Stores one slot's key and value, dim floats each. `scratch` holds a converted row.
   void write(int lane, const float* key_row, const float* value_row, char* scratch) const {
     float scale = 0.0f;
-    int32_t offset_sum = 0;
-    const Left row{scratch, 0, &scale, &offset_sum};
+    int32_t start = 0;
+    const Left row{scratch, 0, &scale, &start};
     convert_row<F>(key_row, dim, row, 0);
     for (int word = 0; word < dim / F::GROUP; word++) {
       uint32_t packed;
