@@ -24,7 +24,9 @@ class FormatKind(StrEnum):
 class Format:
     """A language that the output is held to, token by token.
 
-    JSON is compact and has its properties in the schema's order; `whitespace` allows any between its tokens instead.
+    JSON has its properties in the schema's order and one blank after a comma or a colon, like `json.dumps` and most of
+    what models have read: without the blanks a small model answers worse and ends less often. `whitespace` allows any
+    between its tokens instead.
     With `lenient`, keywords of a JSON Schema that cannot be enforced token by token are left out instead of refused:
     the caller validates the finished output.
     """

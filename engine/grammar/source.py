@@ -89,8 +89,8 @@ def _json_source(format: Format) -> str:
                 "coerce_one_of": format.lenient,
                 "json_allowed_escapes": ESCAPES,
                 "json_allow_general_unicode_escapes": False,
-                "item_separator": ",",
-                "key_separator": ":",
+                "item_separator": "," if format.whitespace else ", ",
+                "key_separator": ":" if format.whitespace else ": ",
             },
         )
     except ValueError as error:

@@ -46,7 +46,7 @@ def schema(number: int) -> dict[str, object]:
 def document(number: int, kind: int) -> str:
     text = f"package {number} of the {'very ' * (number % 3)}last"
     values = {f"name_{kind}": text, "category": "library", "size": 37 * number, "tags": ["new", f"no{number}"]}
-    return json.dumps(values, separators=(",", ":"))
+    return json.dumps(values)
 
 
 def fills(backend: Grammars, tokenizer: Tokenizer, rows: int, drafted: int) -> list[Fill]:

@@ -2,7 +2,7 @@
 
     python -m tests.bench.schema_suite
 
-An instance is given in canonical form: compact, whole numbers without a fraction, properties in the schema's order.
+An instance is given in canonical form: whole numbers without a fraction, properties in the schema's order.
 Exits 1 when an invalid instance is accepted, or a schema is refused without naming a keyword. Prints the share of valid
 instances accepted among those of schemas that can be enforced last.
 """

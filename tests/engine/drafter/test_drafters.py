@@ -109,8 +109,8 @@ def test_forced_text_is_guessed_and_what_a_longer_token_could_cover_is_marked() 
     backend = grammars()
     made = Sequence(Request(1, (1,)), grammar=backend.start(Format.schema(RECORD)))
     (found,) = ForcedDrafter(backend).guess([Context(made, 16)])
-    assert text_of(found.tokens) == '{"name":"'
-    assert found.tokens == encode('{"name":"')
+    assert text_of(found.tokens) == '{"name": "'
+    assert found.tokens == encode('{"name": "')
     certain = made.grammar.forced() if made.grammar else []
     assert found.kinds == [0] * len(certain) + [1] * (len(found.tokens) - len(certain))
     assert ForcedDrafter(backend).guess([Context(sequence((1,)), 16)]) == [NONE]

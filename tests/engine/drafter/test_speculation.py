@@ -70,21 +70,21 @@ def test_drafts_end_before_a_token_that_ends_the_output() -> None:
 
 def test_a_draft_is_cut_where_the_grammar_refuses_it_and_the_grammar_does_not_move() -> None:
     one = sequence(structured=True)
-    wrong = Fixed("a", encode('{"name":"x","type":1}'))
+    wrong = Fixed("a", encode('{"name": "x", "type": 1}'))
     Speculation([wrong], lambda: FREE, longest=30).propose([one], BUSY)
-    assert text_of(one.draft) == '{"name":"x","'
+    assert text_of(one.draft) == '{"name": "x", "'
     assert one.grammar is not None
-    assert one.grammar.forced_text() == b'{"name":"'
+    assert one.grammar.forced_text() == b'{"name": "'
 
 
 def test_forced_text_goes_on_behind_a_guess() -> None:
     backend = grammars()
     one = sequence(structured=True)
     one.grammar = backend.start(Format.schema(RECORD))
-    start = encode('{"name":"')
-    name = Fixed("a", [*encode('ab","')], always=True)
+    start = encode('{"name": "')
+    name = Fixed("a", [*encode('ab", "')], always=True)
     Speculation([ForcedDrafter(backend), name], lambda: FREE, longest=24).propose([one], BUSY)
-    assert text_of(one.draft).startswith('{"name":"ab","kind":"')
+    assert text_of(one.draft).startswith('{"name": "ab", "kind": "')
     assert one.origins[: len(start) + 1][-1] == 2  # the drafter behind the grammar's two kinds
 
 

@@ -103,7 +103,7 @@ def held_continuation(backend: Grammars, prompt: tuple[int, ...], format: Format
 
 
 def canonical(schema: str, data: str) -> str:
-    """Data as compact JSON, whole numbers without a fraction, and properties in the order in which the schema's text
+    """Data as JSON, whole numbers without a fraction, and properties in the order in which the schema's text
     first names them."""
     names = {name: rank for rank, name in reversed(list(enumerate(re.findall(r'"(?:[^"\\]|\\.)*"', schema))))}
 
@@ -115,4 +115,4 @@ def canonical(schema: str, data: str) -> str:
             return int(value)
         return [ordered(each) for each in value] if isinstance(value, list) else value
 
-    return json.dumps(ordered(json.loads(data)), separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(ordered(json.loads(data)), ensure_ascii=False)

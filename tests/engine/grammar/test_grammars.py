@@ -34,10 +34,10 @@ def backend() -> Grammars:
 @pytest.mark.parametrize(
     ("format", "inside", "outside"),
     [
-        (Format.schema({"type": "array", "items": INTEGER}), ["[]", "[1,-2]"], ["[1, 2]", '["a"]', "[1"]),
+        (Format.schema({"type": "array", "items": INTEGER}), ["[]", "[1, -2]"], ["[1,2]", '["a"]', "[1"]),
         (Format.schema({"type": "array", "items": INTEGER}, whitespace=True), ["[1, 2]", "[1,\n2]"], ["[1.5]"]),
         (Format.schema(True), ["1", '"a"', "null"], ["nil", ""]),
-        (Format("json_object"), ['{"a":[1,{"b":null}]}', "{}"], ["[]", '{"a": 1}']),
+        (Format("json_object"), ['{"a": [1, {"b": null}]}', "{}"], ["[]", '{"a":1}']),
         (Format("regex", "[a-c]+[0-9]{2}"), ["a12", "abc99"], ["a1", "d12", "a123"]),
         (Format.choice(["red", "reddish", "light (blue)"]), ["red", "reddish", "light (blue)"], ["re", "blue"]),
         (Format("lark", 'start: A+ "!"\nA: /x|y/'), ["x!", "xyx!"], ["!", "x"]),
@@ -115,8 +115,8 @@ def test_what_is_not_sound_is_refused(backend: Grammars, format: Format) -> None
 
 def test_a_minimum_of_names_is_enforced_where_a_name_given_twice_cannot_meet_it(backend: Grammars) -> None:
     format = Format.schema({"minProperties": 3, "required": ["a", "b"]})
-    assert matches(backend, format, '{"a":1,"b":2,"c":3}')
-    assert not matches(backend, format, '{"a":1,"b":2}')
+    assert matches(backend, format, '{"a": 1, "b": 2, "c": 3}')
+    assert not matches(backend, format, '{"a": 1, "b": 2}')
 
 
 def test_a_schema_cannot_set_the_librarys_options(backend: Grammars) -> None:
@@ -130,21 +130,21 @@ def test_a_schema_cannot_set_the_librarys_options(backend: Grammars) -> None:
 
 def test_lenient_formats_leave_out_what_cannot_be_enforced(backend: Grammars) -> None:
     format = Format.schema({"type": "array", "items": INTEGER, "uniqueItems": True}, lenient=True)
-    assert matches(backend, format, "[1,1]")
+    assert matches(backend, format, "[1, 1]")
     assert not matches(backend, format, '["a"]')
 
 
 def test_an_escaped_name_cannot_pass_for_another(backend: Grammars) -> None:
     format = Format.schema({"properties": {"a": INTEGER}, "additionalProperties": {"type": "string"}})
-    assert not matches(backend, format, '{"\\u0061":"x"}')
-    assert not matches(backend, format, '{"a":1,"a":"x"}')
-    assert matches(backend, format, '{"a":1,"b":"x"}')
+    assert not matches(backend, format, '{"\\u0061": "x"}')
+    assert not matches(backend, format, '{"a": 1, "a": "x"}')
+    assert matches(backend, format, '{"a": 1, "b": "x"}')
 
 
 def test_masks_are_exactly_the_tokens_that_are_accepted(backend: Grammars) -> None:
     format = Format.schema(RECORD)
     grammar = backend.start(format)
-    for token in encode('{"name":"a b","kind":"font","size":12,"tags":["old"]}'):
+    for token in encode('{"name": "a b", "kind": "font", "size": 12, "tags": ["old"]}'):
         mask = allowed(backend, grammar)
         for other in range(0, vocab_size(), 7):
             fits = grammar.accept([other]) if other != END else 0
@@ -156,7 +156,7 @@ def test_masks_are_exactly_the_tokens_that_are_accepted(backend: Grammars) -> No
 
 
 def test_masks_of_a_draft_are_those_of_its_beginnings(backend: Grammars) -> None:
-    draft = encode('{"name":"x","kind":"lib')
+    draft = encode('{"name": "x", "kind": "lib')
     together = filled(backend, backend.start(Format.schema(RECORD)), draft)
     grammar = backend.start(Format.schema(RECORD))
     for place in range(len(draft) + 1):
@@ -166,7 +166,7 @@ def test_masks_of_a_draft_are_those_of_its_beginnings(backend: Grammars) -> None
 
 def test_rolling_back_leads_to_the_same_masks(backend: Grammars) -> None:
     grammar = backend.start(Format.schema(RECORD))
-    tokens = encode('{"name":"x","kind":"library","size":1,"tags":[]}')
+    tokens = encode('{"name": "x", "kind": "library", "size": 1, "tags": []}')
     masks = []
     for token in tokens:
         masks.append(allowed(backend, grammar))
@@ -189,10 +189,10 @@ def test_tokens_that_do_not_fit_are_counted_out(backend: Grammars) -> None:
 
 def test_forced_tokens_are_canonical_and_accepted(backend: Grammars) -> None:
     grammar = backend.start(Format.schema(RECORD))
-    assert grammar.forced_text() == b'{"name":"'
+    assert grammar.forced_text() == b'{"name": "'
     forced = grammar.forced()
-    assert b'{"name":"'.startswith(text_of(forced).encode())
-    assert encode('{"name":"')[: len(forced)] == forced
+    assert b'{"name": "'.startswith(text_of(forced).encode())
+    assert encode('{"name": "')[: len(forced)] == forced
     assert grammar.accept(forced) == len(forced)
 
 

@@ -14,7 +14,7 @@ def test_data_is_put_into_canonical_form() -> None:
     schema = json.dumps({"properties": {"b": {}, "a": {"properties": {"z": {}, "y": {}}}}})
     assert (
         canonical(schema, '{"a": {"y": 1.0, "x": "é", "z": 2.5}, "b": [true]}')
-        == '{"b":[true],"a":{"z":2.5,"y":1,"x":"é"}}'
+        == '{"b": [true], "a": {"z": 2.5, "y": 1, "x": "é"}}'
     )
 
 
