@@ -7,7 +7,7 @@ NIGHTMILL_PEERS), with its model. docs/performance.md says how each is made. Eve
 after the other on freshly salted prompts, in an order that turns from one repetition to the next; a ratio is taken
 inside a repetition and the median over repetitions is printed, with the least and the largest. What a number format
 costs in quality stands beside: how far an output goes before it differs from that of our fp32, and the perplexity of
-ours (quality.py). Writes one JSON file.
+ours (quality.py). Writes one JSON file, and docs/throughput.svg where all contenders took part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rich.table import Table
 
 from db.model_files import find
 from db.settings import Settings
-from tests.bench import quality
+from tests.bench import chart, quality
 from tests.bench.processes import Contender, Measured
 from tests.bench.workloads import NAMES
 
@@ -194,7 +194,10 @@ def main() -> int:
     for name in set(options.contenders) - set(names):
         console.print(f"{name} is left out: no environment in {options.peers}", highlight=False)
     runs, peaks = measure(names, options.workloads, options.repetitions, options.peers, console)
-    console.print(f"written: {save(runs, peaks)}", highlight=False)
+    written = save(runs, peaks)
+    console.print(f"written: {written}", highlight=False)
+    if set(names) == set(ENTRIES):
+        chart.draw(json.loads(written.read_text()), chart.PICTURE)
     console.print(quality.table(quality.measure(["int8/int8"], QUALITY_PROMPTS)))
     return 0 if report(runs, peaks, console) else 1
 
