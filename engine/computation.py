@@ -12,6 +12,8 @@ from engine.choice import choice_of
 from engine.clock import Clock
 from engine.config import EngineConfig
 from engine.counters import Counters
+from engine.drafter.costs import StepCosts
+from engine.drafter.profile import measure_with
 from engine.grammar import Backend
 from engine.grammar.masks import Masks, Pending
 from engine.models import Model
@@ -96,6 +98,10 @@ class Computation:
         self._runner.check()
         clock.lap("sample")
         return sampled
+
+    def time_steps(self, context: int, config: EngineConfig) -> StepCosts:
+        """See measure_with. Nothing may be in the cache yet."""
+        return measure_with(self._runner, context, config)
 
     def free_memory(self) -> None:
         """Let go of what can be made again."""

@@ -15,8 +15,9 @@ from engine.clock import Clock
 from engine.computation import Flight, computation_of
 from engine.config import EngineConfig
 from engine.counters import Counters
-from engine.drafter import Speculation
+from engine.drafter import Speculation, StepCosts
 from engine.drafter.budget import Load
+from engine.drafter.profile import CONTEXT
 from engine.errors import EngineError, InvalidRequest
 from engine.grammar import Backend
 from engine.models import Model
@@ -53,14 +54,12 @@ class Engine:
         Raises InvalidRequest when the configuration asks for more than the model can do, OutOfCache.
         """
         self.max_model_len = config.max_model_len or model.config.max_position
-        if self.max_model_len > model.config.max_position:
-            raise InvalidRequest(
-                "max_model_len", config.max_model_len, f"is more than the model's {model.config.max_position}"
-            )
+        longest = model.config.max_position
+        if self.max_model_len > longest:
+            raise InvalidRequest("max_model_len", config.max_model_len, f"is more than the model's {longest}")
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
-        self._max_sequences = config.max_sequences
-        self._token_budget = config.token_budget
+        self._config = config
         cache = KVCache.fit(model.config, config)
         self.cache_size = cache.num_blocks * cache.block_size  # in tokens
         self._pool = BlockPool(cache.num_blocks, cache.block_size, prefix_caching=config.prefix_caching)
@@ -88,7 +87,7 @@ class Engine:
     @property
     def has_room(self) -> bool:
         """Whether another request is of use now: fewer wait than could run."""
-        return self._scheduler.num_waiting < self._max_sequences
+        return self._scheduler.num_waiting < self._config.max_sequences
 
     @property
     def idle(self) -> bool:
@@ -105,7 +104,7 @@ class Engine:
             raise InvalidRequest("id", request.id, "is in flight already")
         sequence = self._admission.sequence(request)
         if sequence.grammar is not None:
-            self._settling.begin(sequence, Load(max(self._scheduler.num_running, 1), self._token_budget))
+            self._settling.begin(sequence, Load(max(self._scheduler.num_running, 1), self._config.token_budget))
             if sequence.finish_reason is not None:
                 self._due.append(sequence)
                 return
@@ -130,12 +129,10 @@ class Engine:
         """
         finished, self._due = self._due, []
         self._clock.start()
-        flight = self._flight if self._flight is not None else self._begin()
-        self._flight = None
+        flight = self._flight or self._begin()
         if flight is not None:
             ahead = not flight.needs_host and self._settling.may_wait(len(flight.batch))
-            if ahead:
-                self._flight = self._begin()
+            self._flight = self._begin() if ahead else None
             finished += self._end(flight, ahead=ahead)
             if not self._sequences:
                 self._flight = None  # nobody is left that it could be of use to
@@ -178,6 +175,10 @@ class Engine:
     def profile(self) -> Mapping[str, float]:
         """Seconds since the engine was built by part of a step (engine.clock.PARTS). A live view."""
         return self._clock.seconds
+
+    def time_steps(self) -> StepCosts:
+        """What steps cost, measured before the first request, in blocks that are nobody's yet."""
+        return self._computation.time_steps(min(CONTEXT, self.max_model_len, self.cache_size), self._config)
 
     def check(self) -> None:
         """Assert the block pool's invariants against the sequences in flight. For tests: slow."""

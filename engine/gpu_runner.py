@@ -51,9 +51,12 @@ class GpuRunner(ModelRunner):
         return step
 
     def free_memory(self) -> None:
-        """Let go of what can be made again."""
+        """Let go of what can be made again: the graphs, and the memory that they compute in."""
+        if self._cache.device.type == "cuda":
+            torch.cuda.synchronize(self._cache.device)  # one of them may be running
         self._steps.clear()
         if self._cache.device.type == "cuda":
+            self._pool = torch.cuda.graph_pool_handle()
             torch.cuda.empty_cache()
 
     @torch.inference_mode()

@@ -12,7 +12,7 @@ from engine.cache import DEFAULT_BYTES
 from engine.config import EngineConfig
 from engine.determinism import make_deterministic
 from engine.drafter import Drafter, ForcedDrafter, HistoryDrafter, ModelDrafter, PromptDrafter, Speculation, StepCosts
-from engine.drafter.profile import CONTEXT, measure, measure_with
+from engine.drafter.profile import measure
 from engine.dtypes import cache_dtype
 from engine.engine import Engine
 from engine.errors import InvalidRequest
@@ -49,8 +49,8 @@ def load(path: Path, config: EngineConfig, *, draft: Path | None = None, costs: 
     """Load a Hugging Face folder or a .gguf file and build an engine around it.
 
     `draft` is a smaller model of the same vocabulary that runs ahead; its cache takes another quarter of the memory.
-    `costs` of steps decide what is speculated on; None: they are measured when first needed, with tensor_parallel at
-    once.
+    `costs` of steps decide what is speculated on; None: they are measured when first needed, on GPUs and with
+    tensor_parallel at once.
 
     Raises ModelError or UnsupportedModel, which name the file, InvalidRequest for a configuration that the model cannot
     serve, OutOfCache, RankFailed.
@@ -100,9 +100,9 @@ def _load(
         speculation=speculation,
         team=team,
     )
-    if team is not None and speculation is not None and costs is None:
-        # The steps of a part of a model cannot be measured alone, nor later: nothing may be in the cache yet.
-        costs = measure_with(team.leader, min(CONTEXT, engine.max_model_len, engine.cache_size), config)
+    if speculation is not None and costs is None and (team is not None or config.device.startswith("cuda")):
+        # Parts of a model are measured together, and a GPU with its graphs: by the engine, while its cache is empty.
+        costs = engine.time_steps()
     return LoadedModel(engine, tokenizer, fingerprint(path), grammars)
 
 

@@ -99,3 +99,4 @@ def _compute_largest(model: Model, config: EngineConfig) -> None:
     runner = runner_of(model, KVCache(*sizes, cache_dtype(config), torch_device(config.device)), config)
     for step in largest_steps(config, max_model_len):
         runner.largest(runner.run(runner.prepare_step(step)))
+    runner.free_memory()

@@ -83,11 +83,6 @@ class Team:
         self._leader = _Leader(runner, self._group, self)
         return self._leader
 
-    @property
-    def leader(self) -> Runner:
-        assert self._leader is not None, "an engine leads once it is built"
-        return self._leader
-
     def check(self) -> None:
         """Raises RankFailed when a rank has ended; what was computed since may be wrong."""
         if self._failed:

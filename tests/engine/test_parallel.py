@@ -21,8 +21,8 @@ from engine import (
     Output,
     Request,
     SamplingParams,
+    computation,
     load,
-    loading,
     parallel,
 )
 from engine.drafter import ForcedDrafter, PromptDrafter, Speculation, StepCosts
@@ -134,7 +134,7 @@ def test_steps_are_measured_with_all_ranks(folder: Path, monkeypatch: pytest.Mon
         found.append(measure_with(*arguments))
         return FREE  # what was measured may say that drafts do not pay
 
-    monkeypatch.setattr(loading, "measure_with", measured)
+    monkeypatch.setattr(computation, "measure_with", measured)
     repeating = Request("repeating", (7, 8, 9, 10) * 6, SamplingParams(max_tokens=16))
     config = EngineConfig(num_blocks=60, num_threads=1, speculation=False)
     alone = load(folder, config).engine
