@@ -75,7 +75,7 @@ def test_the_ledgers_disk_is_full(rig_on: RigOn, report: Report, disk_of: Callab
             file.write(bytes(4096))
     long = {**ECHO, "template": "{{ text }}" + " " * 4000}
     body = {"input": str(rig.home / "job.parquet"), "model": "fake:slow", "recipe": long}
-    answers = [httpx.post(f"{url}/v1/jobs", json=body, timeout=60) for _ in range(20)]
+    answers = [httpx.post(f"{url}/v1/jobs", json=body, timeout=120) for _ in range(20)]
     time.sleep(3)
     filler.unlink()
     room, before = time.monotonic(), rig.done()

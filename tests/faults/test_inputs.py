@@ -27,7 +27,7 @@ MOST_BYTES = 512 << 20
 
 def submit(url: str, source: Path, output: Path, **more: Any) -> httpx.Response:
     body = {"input": str(source), "output": str(output), "model": "fake", "recipe": ECHO, **more}
-    return httpx.post(f"{url}/v1/jobs", json={"sampling": {"max_tokens": 4}, **body}, timeout=60)
+    return httpx.post(f"{url}/v1/jobs", json={"sampling": {"max_tokens": 4}, **body}, timeout=120)
 
 
 def test_broken_files(rig_on: RigOn, report: Report) -> None:

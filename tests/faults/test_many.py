@@ -189,7 +189,7 @@ def test_random_faults(rig_on: RigOn, redis_server: RedisServer, own_postgres: s
     client = redis.Redis(port=redis_server.port)
     assert client.hlen("unacked") == 0
     client.close()
-    assert httpx.get(f"{url}/readyz", timeout=30).status_code == 200
+    assert httpx.get(f"{url}/readyz", timeout=120).status_code == 200
     assert all(psutil.Process(process.pid).num_fds() < 200 for process in (*rig.api, *rig.crew.processes))
     print(f"random faults: {dict(faults)}")
     report.add("30 jobs, 10 faults of four kinds", Outcome(rows, 0, 0, redone), number=29)
