@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
+from api.result_schemas import ErrorFile, ErrorPage, ResultFile, ResultPage
 from api.schedule_client import Schedules
-from api.schemas import JobPage, JobRequest, JobView, ResultFile, ResultPage, UploadView
+from api.schemas import JobPage, JobRequest, JobView, UploadView
 from api.system_views import Health, ModelList, WorkerList
-from api.transport import RequestRefused, Transport, chunks
+from api.transport import RequestRefused, ResultsPartial, Transport, chunks
 from db.json_schemas import as_schema
 from db.models import JobStatus
 
@@ -120,36 +121,62 @@ class Client:
         )
         return UploadView.model_validate(answer.json())
 
-    def results(self, job_id: str) -> Iterator[ResultFile]:
-        """The finished parts, in order of the input rows."""
+    def results(self, job_id: str, *, partial: bool = False) -> Iterator[ResultFile]:
+        """The finished parts, in order of the input rows. While the job goes on: ResultsPartial is raised, or with
+        `partial` those finished so far are given; each says which rows it has, and none changes any more."""
         after = 0
         while True:
             answer = self._transport.call("GET", f"/v1/jobs/{job_id}/results", params={"after": after})
             page = ResultPage.model_validate(answer.json())
+            if page.partial and not partial:
+                raise ResultsPartial(job_id, page.status)
             yield from page.files
             if page.next is None:
                 return
             after = page.next
 
-    def download(self, job_id: str, folder: str | Path) -> Sequence[Path]:
-        """Fetch parts and manifest into `folder`, checking each part's SHA-256. Files appear whole or not at all."""
+    def errors(self, job_id: str) -> Iterator[ErrorFile]:
+        """The files of failed rows, those so far while the job goes on. Their columns are the input's own and
+        `nightmill_error`; a job takes them as its input as they are."""
+        after = 0
+        while True:
+            answer = self._transport.call("GET", f"/v1/jobs/{job_id}/errors", params={"after": after})
+            page = ErrorPage.model_validate(answer.json())
+            yield from page.files
+            if page.next is None:
+                return
+            after = page.next
+
+    def download_errors(self, job_id: str, folder: str | Path) -> Sequence[Path]:
+        """Fetch the files of failed rows into `folder`. Files appear whole or not at all."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        return [self._transport.fetch(file.url, folder / file.name, None) for file in self.errors(job_id)]
+
+    def download(self, job_id: str, folder: str | Path, *, partial: bool = False) -> Sequence[Path]:
+        """Fetch parts and manifest into `folder`, checking each part's SHA-256. Files appear whole or not at all.
+
+        `partial` as in `results`: without a manifest, what lies in `folder` then is not the whole result.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         paths = [
             self._transport.fetch(f"/v1/jobs/{job_id}/results/{file.name}", folder / file.name, file.sha256)
-            for file in self.results(job_id)
+            for file in self.results(job_id, partial=partial)
         ]
         for name in ("_manifest.json", "_SUCCESS"):  # In this order, as the worker wrote them.
             with contextlib.suppress(RequestRefused):
                 paths.append(self._transport.fetch(f"/v1/jobs/{job_id}/results/{name}", folder / name, None))
         return paths
 
-    def batches(self, job_id: str, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The result as Arrow batches in input order, one part on disk at a time."""
+    def batches(
+        self, job_id: str, *, columns: Sequence[str] | None = None, partial: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """The result as Arrow batches in input order, one part on disk at a time. `partial` as in `results`."""
         import pyarrow.parquet as pq  # Imported where used: the other calls need no Arrow.
 
         with tempfile.TemporaryDirectory(prefix="nightmill-") as folder:
-            for file in self.results(job_id):
+            for file in self.results(job_id, partial=partial):
                 path = self._transport.fetch(
                     f"/v1/jobs/{job_id}/results/{file.name}", Path(folder) / file.name, file.sha256
                 )

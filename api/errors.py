@@ -20,6 +20,7 @@ from api.auth import Forbidden, Unauthenticated
 from api.field_paths import field_path
 from api.problem import FieldProblem, Problem
 from db import errors
+from db.stores.errors import StorageMissing, StorageRefused, StorageUnavailable, StorageUnsafe
 
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
@@ -61,6 +62,9 @@ TABLE: dict[type[errors.DomainError], tuple[HTTPStatus, str]] = {
     errors.DatasetRefused: (HTTPStatus.UNPROCESSABLE_ENTITY, "The dataset's address is not allowed"),
     errors.InvalidDataset: (HTTPStatus.UNPROCESSABLE_ENTITY, "The dataset cannot be used"),
     errors.UploadTooLarge: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The upload is too large"),
+    StorageMissing: (HTTPStatus.UNPROCESSABLE_ENTITY, "The object store cannot be reached"),
+    StorageRefused: (HTTPStatus.UNPROCESSABLE_ENTITY, "The object store refuses"),
+    StorageUnsafe: (HTTPStatus.UNPROCESSABLE_ENTITY, "The object store cannot be used"),
     errors.LinkUnsupported: (HTTPStatus.UNPROCESSABLE_ENTITY, "The output folder cannot be used"),
     errors.ModelMissing: (HTTPStatus.UNPROCESSABLE_ENTITY, "The model is not available"),
     errors.InvalidJob: (HTTPStatus.UNPROCESSABLE_ENTITY, "The job cannot be run as specified"),
@@ -92,6 +96,7 @@ def install(app: FastAPI) -> None:
         sqlalchemy.exc.TimeoutError,
     ):
         app.add_exception_handler(kind, _database_down)
+    app.add_exception_handler(StorageUnavailable, _storage_down)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -152,6 +157,17 @@ def _database_down(request: Request, error: Exception) -> JSONResponse:
         status=HTTPStatus.SERVICE_UNAVAILABLE,
         detail="Try again in a few seconds; with an idempotency key a job is still created only once.",
         code="database_unavailable",
+    )
+    return respond(problem, {"Retry-After": str(RETRY_AFTER_SECONDS)})
+
+
+def _storage_down(request: Request, error: Exception) -> JSONResponse:
+    log.error("the object store failed %s %s: %s", request.method, request.url.path, error)
+    problem = Problem(
+        title="The object store is not available",
+        status=HTTPStatus.SERVICE_UNAVAILABLE,
+        detail=f"{error}; try again in a few seconds.",
+        code=StorageUnavailable.code,
     )
     return respond(problem, {"Retry-After": str(RETRY_AFTER_SECONDS)})
 

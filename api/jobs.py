@@ -15,7 +15,7 @@ from api.auth import Caller
 from api.deps import CallerDep, Services, ServicesDep, SubmitterDep
 from api.errors import naming
 from api.schemas import IdempotencyKey, JobPage, JobRequest, JobView
-from db import control, dead_letters, jobs, tenants
+from db import control, dead_letters, jobs, tenants, uris
 from db.errors import InvalidJob, WrongState
 from db.models import Job, JobStatus
 from db.progress import progress
@@ -62,6 +62,7 @@ def _submit(spec: JobSpec, key: str | None, services: Services, caller: Caller, 
                 num_rows=plan.num_rows,
                 idempotency_key=key,
                 retry_of=retry_of,
+                input_version=plan.input_version,
             )
             view = _view(session, job)
         services.sweeper.nudge()
@@ -126,9 +127,10 @@ def retry(
     """
     with services.sessions.begin() as session:
         job = jobs.get(session, job_id, caller.tenant)
+        roots = tenants.folders(session, services.settings, caller.tenant).roots
     if not job.status.terminal:
         raise WrongState(job_id, job.status, "retried")
-    source = dead_letters.folder_of(job_id, job.output_uri)
+    source = dead_letters.folder_of(job_id, uris.locate(job.output_uri, roots))
     others = {"output": None, "max_rows": None, "only_new": None}
     spec = JobSpec.model_validate({**job.spec, "input": str(source), **others})
     view = _submit(spec, idempotency_key or f"retry:{job_id}", services, caller, retry_of=job_id)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from db.models import Job, JobStatus, Shard, Upload
+from db.models import Job, JobStatus, Upload
 from db.progress import Progress
 from db.specs import JobSpec
 
@@ -141,41 +141,6 @@ class JobPage(View):
 
     jobs: list[JobView]
     next: str | None
-
-
-class ResultFile(View):
-    """One Parquet part. Parts in the order of their names are the rows in input order."""
-
-    name: str
-    rows: int
-    bytes: int
-    sha256: str
-    url: str
-
-    @classmethod
-    def of(cls, shard: Shard, url: str) -> ResultFile:
-        return cls(
-            name=shard.part or "",
-            rows=shard.stop_row - shard.start_row,
-            bytes=shard.part_bytes or 0,
-            sha256=shard.part_sha256 or "",
-            url=url,
-        )
-
-
-class ResultPage(View):
-    """The parts that are finished, in order, and the manifest once there is one.
-
-    `complete` says that the job ended and every row is in some part. `next` goes into the next request's `after`.
-    """
-
-    job_id: str
-    status: JobStatus
-    output: str
-    complete: bool
-    manifest_url: str | None
-    files: list[ResultFile]
-    next: int | None
 
 
 class UploadView(View):

@@ -40,6 +40,15 @@ class RequestRefused(ClientError):
         self.problem = problem
 
 
+class ResultsPartial(ClientError):
+    """The job goes on, and what it has finished so far was not asked for."""
+
+    def __init__(self, job_id: str, status: str) -> None:
+        super().__init__(f"job {job_id} is {status}: its results are not complete; partial=True gives what is there")
+        self.job_id = job_id
+        self.status = status
+
+
 class DownloadCorrupt(ClientError):
     """A downloaded file does not have the bytes that the worker wrote."""
 

@@ -1,91 +1,160 @@
-"""Parquet datasets: one file, or the *.parquet files of one folder. Checked here from their footers alone.
+"""Parquet datasets: one file, the *.parquet files of a folder (its folders key=value included), or those of a pattern.
 
-Reading rows is db.parquet, publishing is db.publish, URIs and roots are db.uris.
+Checked here from their footers alone. Reading rows is db.parquet, publishing is db.publish, URIs and roots are db.uris.
 """
 
 from __future__ import annotations
 
-import os
+import hashlib
+import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyarrow import types
 
-from db import uris
+from db import s3_uris, uris
 from db.errors import InvalidDataset
 from db.footers import open_parquet
+from db.partitions import Partitions
+from db.stores import Place, S3Path, store_of
+from db.stores.places import relative
 
+NO_PARTITIONS = Partitions()
 NAMED = 20  # columns that an error message lists
+FOOTERS_AT_ONCE = 16  # of an object store, whose every answer takes a while
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    path: Path
+    """`version` says which bytes: another one of the same name has another version."""
+
+    path: Place
     num_rows: int
+    version: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Files in reading order, their common schema, and the sum of their rows."""
+    """Files in reading order, their common schema with the partitions' keys behind, and the sum of their rows."""
 
     files: tuple[DataFile, ...]
     schema: pa.Schema
     num_rows: int
+    partitions: Partitions = NO_PARTITIONS
+
+    @property
+    def version(self) -> str:
+        """A word that changes with any file: its name, bytes, or time of last change."""
+        digest = hashlib.sha256()
+        for file in self.files:
+            digest.update(f"{file.path}\0{file.version}\0".encode())
+        return digest.hexdigest()
 
 
-def inspect(path: Path) -> Dataset:
-    """Read the footers of a file, or of the *.parquet files of a folder in the order of their names.
+def inspect(place: Place) -> Dataset:
+    """Read the footers of a file, or of the *.parquet files below a folder in the order of their names.
 
-    `path` comes from db.uris and holds no link. Names that start with `_` or `.` are skipped; a folder inside is
-    refused, for its rows would be lost in silence. Raises InvalidDataset naming the file, and the column if one is
-    at fault.
+    `place` comes from db.uris and holds no link. Names that start with `_` or `.` are skipped; in a folder that is not
+    named key=value no file may lie, for its rows would be lost in silence. Raises InvalidDataset naming the file, and
+    the column if one is at fault.
     """
+    base, found = _members(place)
+    partitions = Partitions() if base is None else Partitions.found(base, found)
     files: list[DataFile] = []
     first: pa.Schema | None = None
-    for file in _members(path) if path.is_dir() else [_plain_name(path)]:
-        num_rows, schema = _footer(file)
+    for file, schema in _footers(found):
         if first is None:
             first = schema
-        _check_same(first, files[0].path if files else file, schema, file)
-        files.append(DataFile(file, num_rows))
+            partitions.check(schema, file.path)
+        _check_same(first, files[0].path if files else file.path, schema, file.path)
+        files.append(file)
     if first is None:
-        raise InvalidDataset("empty_folder", str(path), "has no .parquet file")
-    return Dataset(tuple(files), first, sum(file.num_rows for file in files))
+        raise InvalidDataset("empty_folder", str(place), "has no .parquet file")
+    for key in partitions.fields:
+        first = first.append(key)
+    return Dataset(tuple(files), first, sum(file.num_rows for file in files), partitions)
 
 
-def _members(folder: Path) -> list[Path]:
-    found = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith(("_", ".")):
-                continue
-            if entry.is_dir():
-                reason = f"contains the folder {entry.name!r}; a dataset is the files of one folder"
-                raise InvalidDataset("nested_folder", str(folder), reason)
-            if entry.name.lower().endswith(".parquet"):
-                found.append(_plain_name(folder / entry.name))
-    return sorted(found)
+def base_of(place: Place) -> Place:
+    """The folder that a dataset's files lie below; the file itself where it is one."""
+    if uris.ANY not in str(place):
+        return place
+    while uris.ANY in str(place):
+        place = place.parent
+    return place
 
 
-def _plain_name(path: Path) -> Path:
+def _members(place: Place) -> tuple[Place | None, list[Place]]:
+    """The files of a dataset in order, and the folder that they lie below unless a single file is named."""
+    base = base_of(place)
+    if base != place:
+        return base, sorted(_matching(base, relative(place, base)), key=lambda file: relative(file, base))
+    entry = store_of(place).look(place)
+    if entry is not None and not entry.is_folder:
+        return None, [_plain_name(place)]
+    return place, sorted(_below(place), key=lambda file: relative(file, place))
+
+
+def _below(folder: Place) -> Iterator[Place]:
+    return _matching(folder, ())
+
+
+def _matching(base: Place, pattern: Sequence[str]) -> Iterator[Place]:
+    """The Parquet files below `base` whose first names fit the pattern's. What fits may be a folder of such files."""
+    fits = [re.compile(".*".join(map(re.escape, name.split(uris.ANY))), re.DOTALL) for name in pattern]
+    for entry in store_of(base).walk(base, pattern[0].partition(uris.ANY)[0] if pattern else ""):
+        names = relative(entry.place, base)
+        hidden = any(
+            name.startswith(("_", ".")) and not (at < len(pattern) and pattern[at].startswith(name[0]))
+            for at, name in enumerate(names)
+        )
+        if hidden or len(names) < len(fits):
+            continue
+        if not all(fit.fullmatch(name) for fit, name in zip(fits, names, strict=False)):
+            continue
+        if entry.is_folder or _is_parquet(names[-1]):
+            folders = names if entry.is_folder else names[:-1]
+            if wrong := [name for name in folders[len(fits) :] if "=" not in name or entry.is_folder]:
+                what = "the link to a folder" if entry.is_folder else "the folder"
+                reason = f"contains {what} {wrong[0]!r}; inner folders of a dataset are named key=value"
+                raise InvalidDataset("nested_folder", str(base), reason)
+            yield _plain_name(entry.place)
+
+
+def _is_parquet(name: str) -> bool:
+    return name.lower().endswith(".parquet")
+
+
+def _plain_name(place: Place) -> Place:
     """The path becomes text in the database and is resolved again before it is read."""
-    if reason := uris.fault(str(path)):
-        raise InvalidDataset("file_name", ascii(str(path))[1:-1], f"its name {reason}")
-    return path
+    reason = s3_uris.split(str(place))[0] if isinstance(place, S3Path) else None
+    if reason := reason or uris.fault(str(place).removeprefix("s3:/")):
+        raise InvalidDataset("file_name", ascii(str(place))[1:-1], f"its name {reason}")
+    return place
 
 
-def _footer(path: Path) -> tuple[int, pa.Schema]:
+def _footers(places: Sequence[Place]) -> Iterator[tuple[DataFile, pa.Schema]]:
+    """In order; those of a bucket several at a time."""
+    if len(places) < 2 or not isinstance(places[0], S3Path):
+        yield from map(_footer, places)
+        return
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+        for start in range(0, len(places), 8 * FOOTERS_AT_ONCE):  # so that a broken file is not found behind them all
+            yield from pool.map(_footer, places[start : start + 8 * FOOTERS_AT_ONCE])
+
+
+def _footer(path: Place) -> tuple[DataFile, pa.Schema]:
     with open_parquet(path) as source:
         for name, count in Counter(source.schema.names).items():
             if count > 1:
                 raise InvalidDataset("duplicate_column", str(path), f"has {count} columns named {name!r}", name)
-        return source.num_rows, source.schema
+        return DataFile(path, source.num_rows, source.version), source.schema
 
 
-def _check_same(first: pa.Schema, first_path: Path, schema: pa.Schema, path: Path) -> None:
+def _check_same(first: pa.Schema, first_path: Place, schema: pa.Schema, path: Place) -> None:
     """Names, order and types must agree; whether a column may hold nulls, and metadata, need not."""
     types_here = {field.name: field.type for field in schema}
     types_first = {field.name: field.type for field in first}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from db.errors import NothingToRetry
+from db.stores import Place, store_of
 
 FOLDER = "_errors"
 
 
-def folder_of(job_id: str, output_uri: str) -> Path:
+def folder_of(job_id: str, output: Place) -> Place:
     """The folder of a job's failed rows. Raises NothingToRetry when no row failed."""
-    folder = Path(output_uri) / FOLDER
-    if not any(folder.glob("part-*.parquet")):
+    folder = output / FOLDER
+    if next(store_of(folder).walk(folder, "part-"), None) is None:
         raise NothingToRetry(job_id)
     return folder

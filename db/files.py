@@ -17,6 +17,7 @@ from db.models import Upload
 from db.publish import publish
 from db.session import db_now
 from db.settings import Settings
+from db.stores import Place
 from db.tenants import Folders
 
 SCHEME = "upload://"
@@ -110,8 +111,8 @@ def remove_upload(session: Session, settings: Settings, upload_id: str, tenant: 
     upload_path(folders.uploads, upload_id).unlink(missing_ok=True)
 
 
-def resolve_input(uri: str, folders: Folders) -> Path:
-    """The file or folder that a job's `input` names: upload://<id>, a path, or file:///path under a root of the tenant.
+def resolve_input(uri: str, folders: Folders) -> Place:
+    """What a job's `input` names: upload://<id>, or what db.uris resolves under a root of the tenant.
 
     Raises UploadNotFound or DatasetRefused.
     """

@@ -41,6 +41,7 @@ def create(
     num_rows: int,
     idempotency_key: str | None,
     retry_of: str | None = None,
+    input_version: str | None = None,
 ) -> tuple[Job, bool]:
     """Insert a job: (job, True). A key that the tenant used before gives (that job, False) when its specification was
     the same.
@@ -55,7 +56,7 @@ def create(
         return same(earlier, spec), False
     job = Job(id=job_id, tenant=tenant, spec=spec.model_dump(mode="json"), idempotency_key=idempotency_key)
     job.output_uri, job.num_rows, job.created_at = output_uri, num_rows, db_now()
-    job.priority, job.retry_of = spec.priority, retry_of
+    job.priority, job.retry_of, job.input_version = spec.priority, retry_of, input_version
     if spec.deadline_seconds is not None:
         job.expires_at = db_now() + spec.deadline_seconds
     try:

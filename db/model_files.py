@@ -111,7 +111,7 @@ def _local(model: str, settings: Settings) -> Path:
     path = Path(os.path.realpath(Path(model).expanduser()))
     if not path.exists():
         raise ModelMissing(model, "no such file or folder")
-    allowed = (Path(os.path.realpath(settings.models)), *settings.roots)
+    allowed = (Path(os.path.realpath(settings.models)), *(root for root in settings.roots if isinstance(root, Path)))
     if model != settings.model and not any(path.is_relative_to(root) for root in allowed):
         raise ModelMissing(
             model, "lies outside the models folder and the dataset roots; add its folder to NIGHTMILL_DATA_ROOTS"

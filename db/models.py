@@ -75,6 +75,7 @@ class Job(Base):
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     output_uri: Mapped[str] = mapped_column(String(4096))
     num_rows: Mapped[int] = mapped_column(BigInteger)
+    input_version: Mapped[str | None] = mapped_column(String(64))  # Dataset.version at the submission
     # What split learnt and every attempt must see alike: the label prior, for example. None until split has run.
     prepared: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     # Totals over done shards; the progress of running shards is on the shard rows.
@@ -122,6 +123,7 @@ class Shard(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     index: Mapped[int] = mapped_column(Integer)
     file: Mapped[str] = mapped_column(String(4096))
+    file_version: Mapped[str | None] = mapped_column(String(255))  # at the split: another one is another file
     start_row: Mapped[int] = mapped_column(BigInteger)
     stop_row: Mapped[int] = mapped_column(BigInteger)
     first_row: Mapped[int] = mapped_column(BigInteger)

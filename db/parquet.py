@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,34 +12,55 @@ import pyarrow.parquet as pq
 from db.errors import InvalidDataset
 from db.footers import OpenFile, faults, open_parquet
 from db.row_groups import RowGroup
+from db.stores import Place
 
 # Most bytes that a column of a batch should take once decoded. A single larger cell is read all the same.
 BATCH_BYTES = 64 << 20
 
 
 def read(
-    file: str | Path, start: int, stop: int, columns: Sequence[str] | None = None, batch_rows: int = 256
+    file: str | Place,
+    start: int,
+    stop: int,
+    columns: Sequence[str] | None = None,
+    batch_rows: int = 256,
+    *,
+    version: str | None = None,
+    constants: Mapping[str, pa.Scalar[Any]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Rows [start, stop) of a file in order, in batches of at most `batch_rows`; `columns` in the order given, or all.
 
-    Row groups outside the range are not touched; inside one, the rows before `start` are decoded and dropped. Exactly
-    stop - start rows come out, or InvalidDataset is raised: `changed` when the file no longer has these rows or
-    columns, `corrupt_data` when bytes are broken. The reason names the row group.
+    `constants` are columns beside the file's own, of one value each. Row groups outside the range are not touched;
+    inside one, the rows before `start` are decoded and dropped. Exactly stop - start rows come out, or InvalidDataset
+    is raised: `changed` when the file is not of `version`, or no longer has these rows or columns, `corrupt_data` when
+    bytes are broken. The reason names the row group.
     """
-    path = Path(file)
-    with open_parquet(path) as source:
-        wanted = list(source.schema.names if columns is None else columns)
+    path = Path(file) if isinstance(file, str) else file
+    fixed = constants or {}
+    with open_parquet(path, version) as source:
+        asked = [*source.schema.names, *fixed] if columns is None else list(columns)
+        wanted = [name for name in asked if name not in fixed]
         _check_still_there(path, source, stop, wanted)
         first = 0
         for index, group in enumerate(source.row_groups):
             low, high = max(start - first, 0), min(stop - first, group.num_rows)
             if low < high:
                 size = min(batch_rows, _bounded_rows(group, source.bytes, set(wanted)))
-                yield from _read_group(path, source.parquet, index, wanted, low, high, size)
+                for batch in _read_group(path, source.parquet, index, wanted, low, high, size):
+                    yield batch if not fixed else _completed(batch, asked, fixed)
             first += group.num_rows
 
 
-def _check_still_there(path: Path, source: OpenFile, stop: int, wanted: list[str]) -> None:
+def _completed(batch: pa.RecordBatch, asked: list[str], fixed: Mapping[str, pa.Scalar[Any]]) -> pa.RecordBatch:
+    columns = [
+        pa.array([fixed[name].as_py()] * batch.num_rows, fixed[name].type) if name in fixed else batch.column(name)
+        for name in asked
+    ]
+    fields = [pa.field(name, fixed[name].type) if name in fixed else batch.schema.field(name) for name in asked]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _check_still_there(path: Place, source: OpenFile, stop: int, wanted: list[str]) -> None:
     if stop > source.num_rows:
         reason = f"has {source.num_rows:,} rows; rows up to {stop:,} were there when it was checked"
         raise InvalidDataset("changed", str(path), reason)
@@ -49,7 +70,7 @@ def _check_still_there(path: Path, source: OpenFile, stop: int, wanted: list[str
 
 
 def _read_group(
-    path: Path, parquet: pq.ParquetFile, group: int, wanted: list[str], low: int, high: int, size: int
+    path: Place, parquet: pq.ParquetFile, group: int, wanted: list[str], low: int, high: int, size: int
 ) -> Iterator[pa.RecordBatch]:
     """Rows [low, high) of a row group."""
     position = 0

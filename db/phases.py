@@ -148,4 +148,4 @@ def finish_split(
 
 def _columns(job_id: str, plan: ShardPlan) -> dict[str, Any]:
     rows = {"start_row": plan.start_row, "stop_row": plan.stop_row, "first_row": plan.first_row}
-    return {"job_id": job_id, "index": plan.index, "file": plan.file, **rows}
+    return {"job_id": job_id, "index": plan.index, "file": plan.file, "file_version": plan.version, **rows}

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
 from db import columns, datasets, files, uris
 from db.errors import InvalidJob
 from db.settings import Settings
 from db.specs import JobSpec
+from db.stores import Place, S3Path, store_of
+from db.stores.places import contains
 from db.tenants import Folders
 
 Naming = Callable[[str], AbstractContextManager[None]]
@@ -23,8 +24,9 @@ Naming = Callable[[str], AbstractContextManager[None]]
 class Plan:
     """What a valid job needs besides its specification. `num_rows` is after max_rows."""
 
-    output: Path
+    output: Place
     num_rows: int
+    input_version: str
 
 
 def unnamed(field: str) -> AbstractContextManager[None]:
@@ -47,14 +49,17 @@ def plan(spec: JobSpec, job_id: str, folders: Folders, settings: Settings, namin
     num_rows = min(dataset.num_rows, spec.max_rows or dataset.num_rows)
     if num_rows > settings.max_job_rows:
         raise InvalidJob("input", f"{num_rows} rows are more than this server's limit of {settings.max_job_rows}")
-    return Plan(_output(spec, job_id, source, folders, naming), num_rows)
+    return Plan(_output(spec, job_id, source, folders, naming), num_rows, dataset.version)
 
 
-def _output(spec: JobSpec, job_id: str, source: Path, folders: Folders, naming: Naming) -> Path:
+def _output(spec: JobSpec, job_id: str, source: Place, folders: Folders, naming: Naming) -> Place:
     if spec.output is None:
         return folders.data / job_id
     with naming("output"):
         output = uris.resolve_output(spec.output, folders.roots)
-    if source.is_dir() and output.is_relative_to(source):
-        raise InvalidJob("output", f"{output} lies inside the input folder {source}")
+        folder = datasets.base_of(source)
+        if contains(folder, output):
+            raise InvalidJob("output", f"{output} lies inside the input folder {folder}")
+        if isinstance(output, S3Path):  # which may turn out to be a store that no job can write to safely
+            store_of(output).prepare(output)
     return output

@@ -17,6 +17,7 @@ class ShardPlan:
     start_row: int
     stop_row: int
     first_row: int
+    version: str | None = None  # of the file
 
     @property
     def num_rows(self) -> int:
@@ -31,11 +32,11 @@ def plan_shards(dataset: Dataset, shard_rows: int, max_rows: int | None = None) 
     left = dataset.num_rows if max_rows is None else min(max_rows, dataset.num_rows)
     index = first = 0
     if left == 0:
-        yield ShardPlan(0, str(dataset.files[0].path), 0, 0, 0)
+        yield ShardPlan(0, str(dataset.files[0].path), 0, 0, 0, dataset.files[0].version or None)
     for file in dataset.files:
         take = min(file.num_rows, left)
         for start in range(0, take, shard_rows):
             stop = min(start + shard_rows, take)
-            yield ShardPlan(index, str(file.path), start, stop, first)
+            yield ShardPlan(index, str(file.path), start, stop, first, file.version or None)
             index, first = index + 1, first + stop - start
         left -= take

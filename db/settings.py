@@ -5,7 +5,6 @@ Every field is read from `NIGHTMILL_<NAME>`; the two addresses also from the nam
 
 from __future__ import annotations
 
-import os
 import re
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,9 @@ from typing import Literal
 
 from pydantic import AliasChoices, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from db import uris
+from db.stores import Place, S3Service
 
 WINDOW = re.compile(r"[1-9]\d{0,4}[mhd]")
 
@@ -36,9 +38,24 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("NIGHTMILL_REDIS_URL", "REDIS_URL", "redis_url"),
         description="Broker address; empty: `nightmill up` starts an embedded Valkey and sets it for its children.",
     )
-    data_roots: tuple[Path, ...] = Field(
+    data_roots: tuple[Path | str, ...] = Field(
         default=(),
-        description="Folders (JSON list) that dataset URIs may name; the home's `data` and `uploads` always count.",
+        description="Folders and s3://bucket/prefix (JSON list) that dataset URIs may name; the home's `data` and "
+        "`uploads` always count.",
+    )
+    s3_endpoint: str = Field(
+        default="",
+        validation_alias=AliasChoices("NIGHTMILL_S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "s3_endpoint"),
+        description="Address of an S3-compatible store, http(s)://host:port; empty: AWS. Credentials come from the AWS "
+        "variables of the process (AWS_ACCESS_KEY_ID and its companions).",
+    )
+    s3_region: str = Field(
+        default="",
+        validation_alias=AliasChoices("NIGHTMILL_S3_REGION", "AWS_REGION", "AWS_DEFAULT_REGION", "s3_region"),
+        description="Region of the buckets; empty: what the AWS configuration of the process says.",
+    )
+    s3_checkpoint_seconds: float = Field(
+        default=2.0, ge=0, description="`checkpoint_seconds` where the output is in a bucket: each one is a request."
     )
     host: str = Field(
         default="127.0.0.1", description="Address the API listens on; other than loopback only with `auth`."
@@ -151,6 +168,23 @@ class Settings(BaseSettings):
     )
     log_json: bool = Field(default=False, description="Log one JSON object per line instead of text.")
 
+    @field_validator("s3_endpoint")
+    @classmethod
+    def _bare(cls, value: str) -> str:
+        """The address appears in logs, so nothing secret may be in it."""
+        if value and not re.fullmatch(r"https?://[^/@?#\s]+/?", value):
+            raise ValueError("must have the form http(s)://host:port, without credentials, path or query")
+        return value
+
+    @field_validator("data_roots")
+    @classmethod
+    def _usable(cls, values: tuple[Path | str, ...]) -> tuple[Path | str, ...]:
+        """A wrong one is told when the process starts, and not with the first job."""
+        for value in values:
+            if str(value).startswith("s3:"):
+                uris.root(str(value), S3Service("", "", Path()))
+        return values
+
     @field_validator("home")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
@@ -178,9 +212,13 @@ class Settings(BaseSettings):
         return self.database_url or f"sqlite:///{self.home / 'nightmill.db'}"
 
     @cached_property
-    def roots(self) -> tuple[Path, ...]:
-        """Folders that a dataset URI may lie in, resolved."""
-        return tuple(Path(os.path.realpath(root)) for root in (self.data_folder, self.uploads, *self.data_roots))
+    def roots(self) -> tuple[Place, ...]:
+        """What a dataset URI may lie in: folders, resolved, and prefixes of buckets."""
+        return tuple(self.root(str(root)) for root in (self.data_folder, self.uploads, *self.data_roots))
+
+    def root(self, text: str) -> Place:
+        """A root as an operator names it. Raises DatasetRefused."""
+        return uris.root(text, S3Service(self.s3_endpoint, self.s3_region, self.home / "scratch"))
 
     @property
     def data_folder(self) -> Path:

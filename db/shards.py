@@ -19,6 +19,7 @@ from db.models import STOPPING, Job, JobStatus, Shard, ShardStatus
 from db.progress import Progress
 from db.session import db_now
 from db.specs import JobSpec
+from db.stores import Place
 from db.turns import WORKING, free
 
 UNSYNCED = {"synchronize_session": False}
@@ -44,6 +45,8 @@ class Claim:
     prepared: dict[str, Any] = field(default_factory=dict)
     marks: int = 0  # of the checkpoints, as the attempt before saw them
     stopping: JobStatus | None = None  # the job is: write what is finished, and compute nothing
+    file_version: str | None = None  # what `file` must be
+    place: Place | None = None  # where `file` lies, once the worker has resolved it under its roots
 
     @property
     def num_rows(self) -> int:
@@ -133,6 +136,7 @@ def _claimed(job: Job, shard: Shard) -> Claim:
         prepared=job.prepared or {},
         marks=shard.marks,
         stopping=job.status if job.status in STOPPING else None,
+        file_version=shard.file_version,
     )
 
 

@@ -174,7 +174,7 @@ class OnlyNew(Spec):
 
 
 class JobSpec(Spec):
-    """A job. `input` and `output` are URIs on the local disk (a path or file://…) under the configured roots."""
+    """A job. `input` and `output` are places under the configured roots: a path, file:///…, or s3://bucket/key."""
 
     input: Annotated[str, Field(min_length=1, max_length=4096)]
     output: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(

@@ -50,6 +50,7 @@ def start(sessions: sessionmaker[Session], settings: Settings, seen: ScheduleRun
                 tenant=schedule.tenant,
                 job_id=job_id,
                 output_uri=str(plan.output),
+                input_version=plan.input_version,
                 num_rows=plan.num_rows,
                 idempotency_key=f"schedule:{run.id}",
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from sqlalchemy.orm import Session
 from db.accounts import DEFAULT, Tenant
 from db.errors import TenantNotFound
 from db.settings import Settings
+from db.stores import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Folders:
 
     data: Path  # results of jobs that name no output
     uploads: Path
-    roots: tuple[Path, ...]
+    roots: tuple[Place, ...]
 
 
 def default_folders(settings: Settings) -> Folders:
@@ -36,4 +36,4 @@ def folders(session: Session, settings: Settings, tenant: str) -> Folders:
         raise TenantNotFound(tenant)
     own = settings.home / "tenants" / tenant
     data, uploads = own / "data", own / "uploads"
-    return Folders(data, uploads, tuple(Path(os.path.realpath(root)) for root in (data, uploads, *row.roots)))
+    return Folders(data, uploads, tuple(settings.root(str(root)) for root in (data, uploads, *row.roots)))

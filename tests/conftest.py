@@ -17,6 +17,8 @@ import redis
 import sqlalchemy
 
 from db.settings import Settings
+from db.stores import S3Path
+from tests import s3_server
 
 POSTGRES = os.environ.get("NIGHTMILL_TEST_POSTGRES", "postgresql+psycopg:///test")
 REDIS = os.environ.get("NIGHTMILL_TEST_REDIS", "redis://127.0.0.1:6379/15")
@@ -86,3 +88,19 @@ def demo_model() -> Path:
     except PullFailed as error:
         missing("demo model", error)
         raise
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """An object store for the session, inside this process."""
+    with s3_server.moto() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> S3Path:
+    """An empty bucket; the process has its keys in the environment, as a service would."""
+    for name, value in s3_server.KEYS.items():
+        monkeypatch.setenv(name, value)
+    # One scratch folder for all: a client of its own takes every test a second.
+    return s3_server.new_bucket(s3_endpoint, tmp_path_factory.getbasetemp() / "scratch")

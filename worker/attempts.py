@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 from db import shards, tenants
 from db.shards import Beat, Claim
+from db.stores import Place, S3Path
+from db.stores.errors import StorageUnavailable
 from db.tenants import Folders
-from db.uris import resolve
+from db.uris import locate, resolve_made
 from worker.checkpoints import Checkpoint, Saved, checkpoint_path
 from worker.parts import Tally
 from worker.process import Process
@@ -28,7 +29,7 @@ class Attempt:
 
     process: Process
     claim: Claim
-    folder: Path = field(init=False, default=Path())
+    output: Place | None = field(init=False, default=None)
     folders: Folders = field(init=False)
     saved: Saved = field(init=False)
     tally: Tally = field(default_factory=Tally)
@@ -39,6 +40,11 @@ class Attempt:
             lease = process.settings.lease_seconds
             return shards.beat(session, claim, lease_seconds=lease, progress=self.tally.progress)
 
+    @property
+    def folder(self) -> Place:
+        assert self.output is not None, "the attempt is not open"
+        return self.output
+
     def open(self) -> None:
         """Look at what earlier attempts left, and count attempts from one again if they had got on.
 
@@ -47,13 +53,15 @@ class Attempt:
         with self.process.sessions.begin() as session:
             self.folders = tenants.folders(session, self.process.settings, self.claim.tenant)
         # Checked again: links inside the roots may have changed since the submission.
-        self.folder = resolve(self.claim.output_uri, self.folders.roots)
+        roots = self.folders.roots
+        self.output = resolve_made(self.claim.output_uri, roots)
+        self.claim = replace(self.claim, place=locate(self.claim.file, roots))
         self.saved = self.look()
         self._count(self.saved)
 
     def broke(self) -> None:
         """Count attempts from one again if this one got on before it broke. Raises Stopped as `open`."""
-        if self.folder.name:
+        if self.output is not None:
             self._count(self.look())
 
     def _count(self, saved: Saved) -> None:
@@ -62,7 +70,7 @@ class Attempt:
                 claim = shards.got_on(session, self.claim, saved.marks)
             if claim is None:
                 raise Stopped
-            self.claim = claim
+            self.claim = replace(claim, place=self.claim.place)
 
     def look(self) -> Saved:
         """What is finished by now, this attempt's own included."""
@@ -71,7 +79,9 @@ class Attempt:
     @contextlib.contextmanager
     def checkpoint(self, layout: Layout) -> Iterator[Checkpoint]:
         path = checkpoint_path(self.folder, self.claim.index, self.claim.fence)
-        checkpoint = Checkpoint(path, layout.added, layout.prefix, self.process.settings.checkpoint_seconds)
+        settings = self.process.settings
+        seconds = settings.s3_checkpoint_seconds if isinstance(path, S3Path) else settings.checkpoint_seconds
+        checkpoint = Checkpoint(path, layout.added, layout.prefix, seconds)
         try:
             yield checkpoint
         finally:
@@ -86,7 +96,7 @@ class Attempt:
 
 def cause(error: Exception) -> str:
     """The error's code, for the job."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not isinstance(error, StorageUnavailable):
         return "no_space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "io_error"
     if isinstance(error, MemoryError):
         return "out_of_memory"

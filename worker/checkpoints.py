@@ -1,31 +1,33 @@
 """Checkpoints: the finished rows of a shard that is not done yet, so that a crash costs moments and not the shard.
 
-Every attempt appends to a file of its own under the output folder's `_tmp`, named for the shard and the fence; the next
-attempt reads what the earlier ones left. Appended bytes survive the end of the process at once and a power cut mostly;
-each frame has a checksum, and reading a file ends at the first frame that is not whole.
+Every attempt appends to a journal of its own under the output folder's `_tmp`, named for the shard and the fence; the
+next attempt reads what the earlier ones left. On a disk that is a file, whose bytes survive the end of the process at
+once and a power cut mostly; in a bucket it is one object per append. Each frame has a checksum, and reading ends at the
+first frame that is not whole.
 
 A frame is either some results, or a mark that a range of rows is about to be computed alone (worker.suspects).
 """
 
 from __future__ import annotations
 
+import re
 import struct
 import time
 import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
 
 from db.columns import TOKEN_COLUMNS
-from db.publish import TEMP, create_temp
+from db.stores import TEMP, Journal, Place, store_of
 from worker.parts import part_name, to_batch
 from worker.rows import Result
 
 HEAD = struct.Struct("<qqII")  # first row, one past the last, bytes that follow, CRC-32 of the rest
+NAME = re.compile(r"part-\d+\.parquet\.\d{8}\.rows(\.\d+)?")
 ROW = pa.field("row", pa.int64())
 
 
@@ -33,7 +35,7 @@ ROW = pa.field("row", pa.int64())
 class Frame:
     """Where some results lie. Rows are counted over the whole job."""
 
-    path: Path
+    path: Place
     offset: int
     num_bytes: int
     first: int
@@ -44,14 +46,14 @@ class Frame:
 class Checkpoint:
     """What one attempt has finished. One thread adds. `schema`: of the added columns."""
 
-    path: Path
+    path: Place
     schema: pa.Schema
     prefix: str
     seconds: float
     _rows: list[int] = field(default_factory=list)
     _results: list[Result] = field(default_factory=list)
     _flushed_at: float = 0.0
-    _file: BinaryIO | None = None
+    _journal: Journal | None = None
 
     def add(self, row: int, result: Result) -> None:
         self._rows.append(row)
@@ -80,15 +82,14 @@ class Checkpoint:
         try:
             self.flush()
         finally:
-            if self._file is not None:
-                self._file.close()
+            if self._journal is not None:
+                self._journal.close()
 
     def _append(self, first: int, stop: int, body: bytes) -> None:
-        if self._file is None:
-            self._file = create_temp(self.path)
+        if self._journal is None:
+            self._journal = store_of(self.path).journal(self.path)
         crc = zlib.crc32(body, zlib.crc32(struct.pack("<qq", first, stop)))
-        self._file.write(HEAD.pack(first, stop, len(body), crc) + body)
-        self._file.flush()
+        self._journal.append(HEAD.pack(first, stop, len(body), crc) + body)
 
 
 class Saved:
@@ -101,7 +102,7 @@ class Saved:
         self.marks = len(frames) + len(begun)
 
     @classmethod
-    def find(cls, folder: Path, shard: int, fence: int) -> Saved:
+    def find(cls, folder: Place, shard: int, fence: int) -> Saved:
         """Of the attempts with a smaller fence."""
         frames: list[Frame] = []
         begun: list[tuple[int, int]] = []
@@ -122,7 +123,7 @@ class Saved:
             if frame.stop > first:
                 self._open.append((frame, _read(frame, prefix)))
         found: dict[int, Result] = {}
-        for _, results in sorted(self._open, key=lambda item: (_fence(item[0].path), item[0].offset)):
+        for _, results in sorted(self._open, key=lambda item: _age(item[0])):
             for row, result in results.items():
                 if first <= row < stop:
                     found.setdefault(row, result)
@@ -139,26 +140,37 @@ class Saved:
         return not self._frames
 
 
-def checkpoint_path(folder: Path, shard: int, fence: int) -> Path:
+def checkpoint_path(folder: Place, shard: int, fence: int) -> Place:
     return folder / TEMP / f"{part_name(shard)}.{fence:08d}.rows"
 
 
-def forget(folder: Path, shard: int) -> None:
+def forget(folder: Place, shard: int) -> None:
     """Remove the checkpoints of a shard whose part is published."""
-    for path in _files(folder, shard):
-        path.unlink(missing_ok=True)
+    store_of(folder).remove(_files(folder, shard))
 
 
-def _files(folder: Path, shard: int) -> list[Path]:
-    return sorted((folder / TEMP).glob(f"{part_name(shard)}.*.rows"))
+def _files(folder: Place, shard: int) -> list[Place]:
+    """By fence, and where a journal is of several files, in their order."""
+    inside = folder / TEMP
+    found = (entry.place for entry in store_of(inside).walk(inside, f"{part_name(shard)}."))
+    return sorted((place for place in found if NAME.fullmatch(place.name)), key=lambda place: place.name)
 
 
-def _fence(path: Path) -> int:
-    return int(path.name.split(".")[-2])
+def _fence(path: Place) -> int:
+    return int(path.name.split(".")[2])
 
 
-def _scan(path: Path) -> Iterator[Frame]:
-    with open(path, "rb") as file:
+def _age(frame: Frame) -> tuple[int, str, int]:
+    return _fence(frame.path), frame.path.name, frame.offset
+
+
+def _open(path: Place) -> BinaryIO:
+    file, _ = store_of(path).open(path)
+    return file
+
+
+def _scan(path: Place) -> Iterator[Frame]:
+    with _open(path) as file:
         while len(head := file.read(HEAD.size)) == HEAD.size:
             first, stop, size, crc = HEAD.unpack(head)
             offset = file.tell()
@@ -169,7 +181,7 @@ def _scan(path: Path) -> Iterator[Frame]:
 
 
 def _table(frame: Frame) -> pa.Table:
-    with open(frame.path, "rb") as file:
+    with _open(frame.path) as file:
         file.seek(frame.offset)
         body = file.read(frame.num_bytes)
     with pa.ipc.open_stream(body) as stream:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import BinaryIO
 
 from db.models import JobStatus
 from db.shards import Claim
+from db.stores import Place
 from worker.checkpoints import Saved
 from worker.parts import PartWriter, Tally, to_batch
 from worker.rows import Result
-from worker.shards import Layout, Made, make, read_shard
+from worker.shard_rows import read_shard
+from worker.shards import Layout, Made, make
 
 # Error code and reason of a row that was not computed.
 UNDONE = {
@@ -19,7 +20,7 @@ UNDONE = {
 }
 
 
-def close(folder: Path, claim: Claim, layout: Layout, saved: Saved, stopping: JobStatus) -> Made:
+def close(folder: Place, claim: Claim, layout: Layout, saved: Saved, stopping: JobStatus) -> Made:
     """Write and publish the part: every row of the shard, the finished ones and the others as error rows."""
     tally, (code, message) = Tally(), UNDONE[stopping]
     undone = Result({}, code, (code, message))

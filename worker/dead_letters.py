@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from db.columns import DEAD_LETTER_ERROR, ERROR
-from db.datasets import inspect
 from db.dead_letters import FOLDER
+from db.footers import open_parquet
 from db.publish import publish
 from db.shards import Claim
+from db.stores import Place
 from worker.parts import part_name
-from worker.shards import read_shard
+from worker.shard_rows import read_shard, source_schema
 
 
-def write(folder: Path, claim: Claim) -> None:
+def write(folder: Place, claim: Claim) -> None:
     """Publish the error rows of a shard whose part is published. A second call changes nothing."""
-    source = inspect(Path(claim.file)).schema
+    source = source_schema(claim)
     kept = [name for name in source.names if name != DEAD_LETTER_ERROR]
     schema = pa.schema([*(source.field(name) for name in kept), pa.field(DEAD_LETTER_ERROR, ERROR)])
 
@@ -36,7 +36,8 @@ def write(folder: Path, claim: Claim) -> None:
     publish(folder / FOLDER, part_name(claim.index), fill)
 
 
-def _errors(part: Path, column: str) -> pa.Array[Any]:
+def _errors(part: Place, column: str) -> pa.Array[Any]:
     """A shard's errors: as many as it has rows, and most of them null."""
-    table = pq.read_table(part, columns=[column], page_checksum_verification=True)
+    with open_parquet(part) as opened:
+        table = opened.parquet.read(columns=[column], use_threads=False)
     return pa.concat_arrays(table.column(0).chunks) if table.num_rows else pa.array([], ERROR)

@@ -6,20 +6,21 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, BinaryIO
 
-import pyarrow.parquet as pq
+import pyarrow as pa
 import structlog
 from sqlalchemy import select
 
 from db import jobs, phases, tenants
 from db.errors import DomainError
+from db.footers import open_parquet
 from db.models import Job, JobStatus, Shard, ShardStatus
 from db.publish import publish, sweep_tmp
 from db.session import db_now
 from db.specs import JobSpec
-from db.uris import resolve
+from db.stores import Place
+from db.uris import resolve_made
 from worker.counters import Counters, added, shown
 from worker.heartbeat import Heartbeat
 from worker.parts import PartConflict, read_counts
@@ -58,14 +59,14 @@ def merge(process: Process, job_id: str) -> None:
 def _merge(process: Process, job: Job) -> None:
     with process.sessions.begin() as session:
         roots = tenants.folders(session, process.settings, job.tenant).roots
-    folder = resolve(job.output_uri, roots)
+    folder = resolve_made(job.output_uri, roots)
     sweep_tmp(folder, older_than=0.0)  # of killed attempts: nobody who may write is at work any more
     publish(folder, MANIFEST, lambda sink: _write(process, job, folder, sink))
     if job.status is JobStatus.FINALIZING:
         publish(folder, SUCCESS, lambda sink: None)
 
 
-def _write(process: Process, job: Job, folder: Path, sink: BinaryIO) -> None:
+def _write(process: Process, job: Job, folder: Place, sink: BinaryIO) -> None:
     """The head as one object, and the files streamed into it: a job may have a million parts."""
     head = json.dumps(_head(process, job, folder), indent=2, ensure_ascii=False)
     sink.write(head.removesuffix("\n}").encode() + b',\n  "files": [')
@@ -83,11 +84,11 @@ def _write(process: Process, job: Job, folder: Path, sink: BinaryIO) -> None:
     sink.write(b"\n  ]\n}\n")
 
 
-def _head(process: Process, job: Job, folder: Path) -> dict[str, Any]:
+def _head(process: Process, job: Job, folder: Place) -> dict[str, Any]:
     spec = JobSpec.model_validate(job.spec)
     prepared = dict(job.prepared or {})
     first = next(_parts(process, job.id), None)
-    schema = list(pq.read_schema(folder / str(first.part))) if first is not None else []
+    schema = [] if first is None else list(_schema_of(folder / str(first.part)))
     with process.sessions.begin() as session:
         now = session.scalar(select(db_now()))
     return {
@@ -117,6 +118,11 @@ def _head(process: Process, job: Job, folder: Path) -> dict[str, Any]:
     }
 
 
+def _schema_of(part: Place) -> pa.Schema:
+    with open_parquet(part) as opened:
+        return opened.schema
+
+
 def _ending(job: Job) -> JobStatus:
     """What the job is about to become."""
     if job.status in jobs.STOPPED:
@@ -126,7 +132,7 @@ def _ending(job: Job) -> JobStatus:
     return JobStatus.COMPLETED_WITH_ERRORS if job.rows_failed else JobStatus.COMPLETED
 
 
-def _errors(process: Process, job_id: str, folder: Path) -> dict[str, int]:
+def _errors(process: Process, job_id: str, folder: Place) -> dict[str, int]:
     """Error rows by code, from the footers of the parts that have any."""
     total: Counter[str] = Counter()
     for shard in _parts(process, job_id):

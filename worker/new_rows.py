@@ -20,12 +20,13 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from db import datasets, parquet
+from db import datasets, parquet, stores
 from db.datasets import Dataset
 from db.errors import DatasetRefused, InvalidDataset
 from db.models import Job
 from db.publish import publish
 from db.specs import JobSpec
+from db.stores.places import relative
 from db.uris import resolve, resolve_output
 
 FOLDER = "_new"
@@ -48,7 +49,7 @@ class Place:
     """A folder for temporary files, and the roots of the job's tenant."""
 
     home: Path
-    roots: Sequence[Path]
+    roots: Sequence[stores.Place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +89,30 @@ def find(
     return NewRows(datasets.inspect(folder / FOLDER / ROWS), sieve.counts)
 
 
-def _folder(roots: Sequence[Path], job: Job) -> Path:
+def _folder(roots: Sequence[stores.Place], job: Job) -> stores.Place:
     """The output's folder, made. After an attempt that broke, there may be new rows in it and nothing else."""
     try:
         folder = resolve_output(job.output_uri, roots)
     except DatasetRefused:
         folder = resolve(job.output_uri, roots)
-        if job.fence == 1 or not folder.is_dir() or {entry.name for entry in folder.iterdir()} != {FOLDER}:
+        entry = stores.store_of(folder).look(folder)
+        if job.fence == 1 or entry is None or not entry.is_folder or _names(folder) - {FOLDER}:
             raise
-    folder.mkdir(parents=True, exist_ok=True)
+    stores.store_of(folder).prepare(folder)
     return folder
 
 
-def _load(keys: sqlite3.Connection, roots: Sequence[Path], output: str, go_on: Callable[[], None]) -> None:
-    path = Path(output) / FOLDER / KEYS
+def _names(folder: stores.Place) -> set[str]:
+    return {relative(entry.place, folder)[0] for entry in stores.store_of(folder).walk(folder)}
+
+
+def _load(keys: sqlite3.Connection, roots: Sequence[stores.Place], output: str, go_on: Callable[[], None]) -> None:
+    path = f"{output}/{FOLDER}/{KEYS}"
     try:
-        ledger = datasets.inspect(resolve(str(path), roots))
+        ledger = datasets.inspect(resolve(path, roots))
     except DatasetRefused as error:
         reason = f"{error.reason}: which rows an earlier run has computed is written there; put it back, or create "
-        raise InvalidDataset("ledger_missing", str(path), reason + "the schedule anew to compute every row") from None
+        raise InvalidDataset("ledger_missing", path, reason + "the schedule anew to compute every row") from None
     for batch in parquet.read(ledger.files[0].path, 0, ledger.num_rows, ["key"], batch_rows=READ_ROWS):
         go_on()
         keys.executemany("INSERT OR IGNORE INTO seen VALUES (?)", ((key,) for key in batch.column(0).to_pylist()))
@@ -164,7 +170,11 @@ def _full(waiting: Sequence[pa.RecordBatch]) -> bool:
 
 def _batches(dataset: Dataset, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for file in dataset.files:
-        for batch in parquet.read(file.path, 0, file.num_rows, schema.names, batch_rows=READ_ROWS):
+        constants = dataset.partitions.values(file.path)
+        rows = parquet.read(
+            file.path, 0, file.num_rows, schema.names, READ_ROWS, version=file.version or None, constants=constants
+        )
+        for batch in rows:
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 

@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
-from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from db.columns import TOKEN_COLUMNS
+from db.errors import InvalidDataset
+from db.footers import open_parquet
 from db.progress import Progress
+from db.stores import Place
 from worker.counters import Counters
 from worker.rows import Result
 
@@ -29,7 +31,7 @@ class PartConflict(Exception):
 
     code = "output_conflict"
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, path: Place, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
         self.path = path
 
@@ -136,14 +138,15 @@ class PartWriter:
             self._writer.close()
 
 
-def read_counts(path: Path, job_id: str, shard: int, num_rows: int) -> Counts:
+def read_counts(path: Place, job_id: str, shard: int, num_rows: int) -> Counts:
     """The counts of a finished part, from its footer. Raises PartConflict when the file is not that part."""
     try:
-        metadata = pq.read_metadata(path)
-        known = {
-            key.decode(): value.decode() for key, value in (metadata.metadata or {}).items() if b"nightmill" in key
-        }
-    except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
+        with open_parquet(path) as part:
+            metadata = part.parquet.metadata
+            known = {
+                key.decode(): value.decode() for key, value in (metadata.metadata or {}).items() if b"nightmill" in key
+            }
+    except (InvalidDataset, ValueError) as error:
         raise PartConflict(path, f"not a readable Parquet file: {error}") from error
     if (known.get(META_JOB), known.get(META_SHARD)) != (job_id, str(shard)) or metadata.num_rows != num_rows:
         raise PartConflict(path, f"not the part of shard {shard} of job {job_id}")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import structlog
 
-from db import datasets, shards, turns
+from db import shards, turns
 from db.models import JobStatus
 from db.shards import Beat, Claim
-from db.uris import resolve
 from worker import attempts, dead_letters
 from worker.attempts import Attempt
 from worker.checkpoints import forget
@@ -16,6 +14,7 @@ from worker.closing import close
 from worker.heartbeat import Heartbeat
 from worker.plans import layout_of, plan
 from worker.process import Process
+from worker.shard_rows import source_schema
 from worker.shards import Made, ShardWork, Window, adopt, make
 from worker.sources import EngineFailed, Stopped
 
@@ -68,7 +67,7 @@ def _work(attempt: Attempt, heart: Heartbeat) -> Made:
     def stop() -> bool:
         return process.drain.is_set() or heart.verdict is not Beat.OK
 
-    schema = _schema(attempt)
+    schema = source_schema(claim)
     with process.runner.use(claim.spec.model, stop) as model:
         made = plan(claim.spec, model, settings, schema, claim.prepared, claim.job_id)
         window = Window.of(settings.engine_max_sequences)
@@ -99,12 +98,8 @@ def _close(attempt: Attempt, stopping: JobStatus) -> Made | None:
             shards.cancelled(session, attempt.claim)
         log.info("shard cancelled")
         return None
-    layout = layout_of(attempt.claim.spec, _schema(attempt))
+    layout = layout_of(attempt.claim.spec, source_schema(attempt.claim))
     return close(attempt.folder, attempt.claim, layout, saved, stopping)
-
-
-def _schema(attempt: Attempt) -> pa.Schema:
-    return datasets.inspect(resolve(attempt.claim.file, attempt.folders.roots)).schema
 
 
 def _done(attempt: Attempt, made: Made) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from db import parquet
 from db.datasets import Dataset
+from db.stores import Place
 from engine.errors import EngineError
 from worker.cells import read_rows
 from worker.open_model import OpenModel
@@ -52,11 +52,12 @@ def texts(dataset: Dataset, num_rows: int, plan: Plan) -> list[str]:
 
 def _rows(dataset: Dataset, start: int, stop: int, columns: Sequence[str]) -> Iterator[Row | RowRefused]:
     for file, low, high in _in_files(dataset, start, stop):
-        for batch in parquet.read(file, low, high, list(columns)):
+        constants = dataset.partitions.values(file)
+        for batch in parquet.read(file, low, high, list(columns), constants=constants):
             yield from read_rows(batch, columns)
 
 
-def _in_files(dataset: Dataset, start: int, stop: int) -> Iterator[tuple[Path, int, int]]:
+def _in_files(dataset: Dataset, start: int, stop: int) -> Iterator[tuple[Place, int, int]]:
     """The rows [start, stop) of a dataset as row ranges of its files."""
     first = 0
     for file in dataset.files:

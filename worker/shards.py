@@ -6,14 +6,13 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 import pyarrow as pa
 
-from db import parquet
 from db.publish import digest, publish
 from db.shards import Claim, PartFile
+from db.stores import Place, store_of
 from engine.request import Output, Request
 from worker.cells import read_rows
 from worker.checkpoints import Checkpoint, Saved
@@ -22,12 +21,11 @@ from worker.open_rows import Asked, Chunk
 from worker.parts import Counts, PartWriter, Tally, part_name, read_counts, to_batch
 from worker.recipes import RowRefused
 from worker.rows import Result, RowMaker, poisonous, refused
+from worker.shard_rows import READ_ROWS, read_shard
 from worker.sources import Stop, Stopped
 from worker.suspects import Suspects
 
 Requests: TypeAlias = tuple[Request, ...]  # of one row
-
-READ_ROWS = 256  # input rows read together, and written together
 LEAST_CHUNKS = 4
 
 
@@ -177,14 +175,6 @@ class ShardWork:
             writer.write(to_batch(chunk.kept, results, self.layout.schema, self.layout.prefix))
 
 
-def read_shard(claim: Claim, columns: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The input rows of a shard, each batch with the job-wide index of its first row."""
-    row = claim.first_row
-    for batch in parquet.read(Path(claim.file), claim.start_row, claim.stop_row, columns, batch_rows=READ_ROWS):
-        yield row, batch
-        row += batch.num_rows
-
-
 @dataclass(frozen=True, slots=True)
 class Made:
     """A published part."""
@@ -193,19 +183,19 @@ class Made:
     counts: Counts
 
 
-def adopt(folder: Path, claim: Claim) -> Made | None:
+def adopt(folder: Place, claim: Claim) -> Made | None:
     """The part of this shard that an earlier attempt published before it died; None when there is none.
 
     Raises PartConflict when the file is not this shard's.
     """
     path = folder / part_name(claim.index)
-    if not path.exists():
+    if store_of(path).look(path) is None:
         return None
     counts = read_counts(path, claim.job_id, claim.index, claim.num_rows)
     return Made(PartFile(path.name, *digest(path)), counts)
 
 
-def make(folder: Path, claim: Claim, write: Callable[[BinaryIO], None], tally: Tally) -> Made:
+def make(folder: Place, claim: Claim, write: Callable[[BinaryIO], None], tally: Tally) -> Made:
     """Write the part and publish it. Another attempt may have been first: then its part is the one."""
     name = part_name(claim.index)
     published = publish(folder, name, write)

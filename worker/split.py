@@ -8,12 +8,13 @@ import structlog
 
 from db import columns, datasets, phases, schedules, tenants
 from db.datasets import Dataset
-from db.errors import DomainError, InvalidJob
+from db.errors import DomainError, InvalidDataset, InvalidJob
 from db.files import resolve_input
 from db.models import Job
 from db.plans import plan_shards
 from db.shards import Beat
 from db.specs import JobSpec
+from db.stores import store_of
 from db.uris import resolve_output
 from engine.errors import EngineError
 from worker import new_rows, samples
@@ -77,12 +78,16 @@ def _split(process: Process, job: Job, heart: Heartbeat) -> None:
     with process.sessions.begin() as session:
         folders = tenants.folders(session, settings, job.tenant)
     dataset = datasets.inspect(resolve_input(spec.input, folders))
+    if job.input_version is not None and dataset.version != job.input_version:
+        reason = "its files are not those that were there when the job was submitted; submit it again"
+        raise InvalidDataset("changed", spec.input, reason)
     for _, check in columns.input_checks(spec):  # as at submission: the files may be others by now
         check(dataset)
     if spec.only_new is not None:
         _split_new(process, job, spec, dataset, heart)
         return
-    resolve_output(job.output_uri, folders.roots).mkdir(parents=True, exist_ok=True)
+    output = resolve_output(job.output_uri, folders.roots)
+    store_of(output).prepare(output)
     prepared = prepare(process, job, spec, dataset, job.num_rows, heart)
     shards = plan_shards(dataset, spec.shard_rows or settings.shard_rows, spec.max_rows)
     with process.sessions.begin() as session:
@@ -131,4 +136,4 @@ def prepare(
             model.check(formats.fixed)
         sample = samples.texts(dataset, num_rows, made)
         learnt = made.recipe.prepare(sample, lambda texts: samples.score(texts, made, model, stop, job.id))
-        return {"model_fingerprint": model.fingerprint, **learnt}
+        return {"model_fingerprint": model.fingerprint, **dataset.partitions.as_json(), **learnt}

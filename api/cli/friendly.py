@@ -18,7 +18,7 @@ from api.embedded.children import ChildError
 from api.embedded.lock import HomeInUseError
 from api.embedded.stack import PortTakenError
 from api.problem import Problem
-from api.transport import ClientError, RequestRefused
+from api.transport import ClientError, RequestRefused, ResultsPartial
 from db.errors import DomainError, ModelMissing
 
 EPILOG = (
@@ -45,6 +45,8 @@ def friendly(command: Callable[P, None]) -> Callable[P, None]:
         except KeyboardInterrupt:
             console.print("interrupted", style="yellow")
             raise typer.Exit(Exit.INTERRUPTED) from None
+        except ResultsPartial as error:
+            fail(f"job {error.job_id} is {error.status}: --partial gives what is finished so far", Exit.USAGE)
         except RequestRefused as error:
             fail(_explain(error.problem), Exit.UNAVAILABLE if error.problem.status >= 500 else Exit.USAGE)
         except (OptionError, DomainError) as error:

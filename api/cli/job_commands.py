@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from api.transport import RequestRefused
 from db.settings import Settings
 
 app = typer.Typer()
+Fetched = Annotated[Path | None, typer.Option("--output", help="Fetch the files into this folder, empty or absent.")]
 
 
 @app.command(epilog=EPILOG)
@@ -25,9 +27,14 @@ app = typer.Typer()
 @with_job_options
 def submit(
     source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="Parquet file or folder; sent to the server if it must be.")
+        str,
+        typer.Argument(
+            metavar="INPUT", help="Parquet file or folder, sent to the server if it must be; or s3://bucket/…"
+        ),
     ],
-    output: Annotated[Path | None, typer.Option(help="Folder for the result on the server's disk.")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="Folder for the result on the server's disk, or s3://bucket/folder.")
+    ] = None,
     key: Annotated[str | None, typer.Option(help="Idempotency key: the same key never makes a second job.")] = None,
     url: Url = None,
     *,
@@ -36,7 +43,7 @@ def submit(
     """Create a job at a running service and print its id."""
     settings = Settings()
     path = Path(source)
-    place = None if output is None else str(output.resolve())
+    place = output if output is None or "://" in output else str(Path(output).resolve())
     model = None if options.model is None else model_name(options.model)
     with serving.connected(settings, url) as client:
         remote = "://" in source
@@ -93,7 +100,7 @@ def watch(
     """Follow a job until it has ended. Ctrl-C stops watching, not the job."""
     with serving.connected(Settings(), url) as client:
         job = follow(client, job_id, console)
-    report(job, Path(job.output), console)
+    report(job, None if "://" in job.output else Path(job.output), console)
     raise typer.Exit(exit_status(job, strict))
 
 
@@ -101,22 +108,43 @@ def watch(
 @friendly
 def results(
     job_id: Annotated[str, typer.Argument(metavar="JOB")],
-    output: Annotated[Path | None, typer.Option(help="Fetch the files into this folder, empty or absent.")] = None,
+    output: Fetched = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Of a job that goes on, what is finished so far.")] = False,
     url: Url = None,
 ) -> None:
     """List the finished files of a job, or fetch them."""
     with serving.connected(Settings(), url) as client:
         if output is not None:
-            if output.is_dir() and any(output.iterdir()):
-                raise OptionError(f"--output {output}: the folder is not empty; name another one or empty it")
-            with console.status("fetching"):
-                paths = client.download(job_id, output)
-            console.print(f"{len(paths)} files in {output}", highlight=False)
+            _fetch(output, lambda folder: client.download(job_id, folder, partial=partial))
             return
-        table = Table("file", "rows", "bytes", "SHA-256")
-        for file in client.results(job_id):
-            table.add_row(file.name, f"{file.rows:,}", f"{file.bytes:,}", file.sha256)
+        table = Table("file", "input rows", "rows", "bytes", "SHA-256")
+        for file in client.results(job_id, partial=partial):
+            covered = f"{file.first_row:,}-{file.stop_row - 1:,}" if file.rows else ""
+            table.add_row(file.name, covered, f"{file.rows:,}", f"{file.bytes:,}", file.sha256)
         out.print(table)
+
+
+@app.command(epilog=EPILOG)
+@friendly
+def errors(job_id: Annotated[str, typer.Argument(metavar="JOB")], output: Fetched = None, url: Url = None) -> None:
+    """List the files of a job's failed rows, or fetch them: the input's own columns, to be submitted again."""
+    with serving.connected(Settings(), url) as client:
+        if output is not None:
+            _fetch(output, lambda folder: client.download_errors(job_id, folder))
+            return
+        table = Table("file", "failed rows")
+        for file in client.errors(job_id):
+            table.add_row(file.name, f"{file.rows:,}")
+        out.print(table)
+
+
+def _fetch(output: Path, fetch: Callable[[Path], Sequence[Path]]) -> None:
+    """Raises OptionError when there is something in the folder already."""
+    if output.is_dir() and any(output.iterdir()):
+        raise OptionError(f"--output {output}: the folder is not empty; name another one or empty it")
+    with console.status("fetching"):
+        paths = fetch(output)
+    console.print(f"{len(paths)} files in {output}", highlight=False)
 
 
 @app.command(epilog=EPILOG)

@@ -111,8 +111,8 @@ def model_name(model: str) -> str:
     return str(Path(model).expanduser().resolve()) if model_files.is_path(model) else model
 
 
-def report(job: JobView, output: Path, console: Console) -> None:
-    """What came of the job, where it lies, and why rows failed."""
+def report(job: JobView, output: Path | None, console: Console) -> None:
+    """What came of the job, where it lies, and why rows failed. Without `output` the parts are not looked into."""
     counts = job.counts
     style = {"completed": "bold green", "completed_with_errors": "bold yellow"}.get(job.status, "bold red")
     console.print(f"[{style}]{job.status.value}[/]: {counts.succeeded:,} of {counts.total:,} rows", highlight=False)
@@ -127,11 +127,11 @@ def report(job: JobView, output: Path, console: Console) -> None:
             highlight=False,
         )
     if counts.failed:
-        causes = failures(output, job.spec.output_prefix)
+        causes = Counter() if output is None else failures(output, job.spec.output_prefix)
         listed = ", ".join(f"{code} ({number:,})" for code, number in causes.most_common(5))
         console.print(f"{counts.failed:,} rows failed: {listed or 'see their column error'}", style="yellow")
-    if any(output.glob("part-*.parquet")):
-        console.print(f"result: {output}", highlight=False, soft_wrap=True)
+    if output is None or any(output.glob("part-*.parquet")):
+        console.print(f"result: {output or job.output}", highlight=False, soft_wrap=True)
 
 
 def failures(output: Path, prefix: str) -> Counter[str]:

@@ -76,6 +76,7 @@ def submit(services: Services, order: Order, also: Callable[[Session, Job], bool
                 tenant=order.tenant,
                 job_id=job_id,
                 output_uri=str(plan.output),
+                input_version=plan.input_version,
                 num_rows=plan.num_rows,
                 idempotency_key=None,
             )

@@ -10,7 +10,9 @@ import pytest
 
 from db.columns import added_fields
 from db.formats import FormatOptions, OutputFormat
+from db.settings import Settings
 from db.specs import JobSpec, Recipe
+from db.stores.errors import StorageMissing, StorageRefused, StorageUnavailable, StorageUnsafe
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "recipes.md").read_text()
 KINDS = {kind.model_fields["kind"].default: kind for kind in get_args(get_args(Recipe)[0])}
@@ -55,3 +57,11 @@ def test_every_column_is_told_with_its_type(recipe: dict[str, object]) -> None:
         told = re.search(rf"^\| [^|]*`{field.name}`[^|]* \| ([^|]+) \|", TEXT, re.MULTILINE)
         assert told is not None, field.name
         assert told[1] == types.get(field.name, str(field.type)), field.name
+
+
+def test_storage_tells_its_settings_and_errors() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "storage.md").read_text()
+    names = [f"NIGHTMILL_{name.upper()}" for name in Settings.model_fields if name.startswith("s3_")]
+    codes = [error.code for error in (StorageMissing, StorageRefused, StorageUnavailable, StorageUnsafe)]
+    assert [word for word in (*names, *codes) if f"`{word}`" not in text] == []
+    assert len(names) == 3

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.deps import Services
+from api.result_schemas import ResultFile, RowRange, joined
 from tests.api.ledger import finish, merge, split, summarize
 
 
@@ -26,10 +27,13 @@ def test_listing(http: TestClient, job: str) -> None:
     page = http.get(f"/v1/jobs/{job}/results").json()
     assert (page["status"], page["complete"], page["next"]) == ("completed", True, None)
     assert page["manifest_url"] == f"/v1/jobs/{job}/results/_manifest.json"
+    assert (page["partial"], page["ranges"]) == (False, [{"first": 0, "stop": 3}])
     assert page["files"] == [
         {
             "name": f"part-0000{i}.parquet",
             "rows": 1,
+            "first_row": i,
+            "stop_row": i + 1,
             "bytes": 6,
             "sha256": hashlib.sha256(f"part {i}".encode()).hexdigest(),
             "url": f"/v1/jobs/{job}/results/part-0000{i}.parquet",
@@ -48,9 +52,54 @@ def test_pages(http: TestClient, job: str) -> None:
 
 def test_a_running_job_lists_what_is_finished(http: TestClient, tweets: Path, services: Services) -> None:
     job_id = http.post("/v1/jobs", json=summarize(tweets)).json()["id"]
-    finish(services, split(services, job_id, (2, 1))[0], b"x")
-    page = http.get(f"/v1/jobs/{job_id}/results").json()
-    assert (page["complete"], page["manifest_url"], [file["rows"] for file in page["files"]]) == (False, None, [2])
+    claims = split(services, job_id, (2, 1))
+    answer = http.get(f"/v1/jobs/{job_id}/results")
+    assert (answer.headers["nightmill-partial"], answer.json()["ranges"]) == ("true", [])
+    finish(services, claims[1], b"x")
+    answer = http.get(f"/v1/jobs/{job_id}/results")
+    page = answer.json()
+    assert (page["complete"], page["manifest_url"], [file["rows"] for file in page["files"]]) == (False, None, [1])
+    assert (page["partial"], page["ranges"]) == (True, [{"first": 2, "stop": 3}])
+    answer = http.get(page["files"][0]["url"])
+    assert (answer.content, answer.headers["nightmill-partial"]) == (b"x", "true")
+    finish(services, claims[0], b"y")
+    assert http.get(f"/v1/jobs/{job_id}/results").json()["ranges"] == [{"first": 0, "stop": 3}]
+    merge(services, job_id)
+    answer = http.get(f"/v1/jobs/{job_id}/results")
+    assert (answer.headers["nightmill-partial"], answer.json()["complete"]) == ("false", True)
+
+
+def test_ranges_leave_out_what_is_missing() -> None:
+    def file(first: int, stop: int) -> ResultFile:
+        return ResultFile(name="", rows=stop - first, first_row=first, stop_row=stop, bytes=0, sha256="", url="")
+
+    made = joined([file(0, 0), file(0, 5), file(5, 6), file(9, 12), file(12, 13)])
+    assert made == [RowRange(first=0, stop=6), RowRange(first=9, stop=13)]
+
+
+def test_failed_rows(http: TestClient, tweets: Path, services: Services) -> None:
+    job_id = http.post("/v1/jobs", json=summarize(tweets)).json()["id"]
+    claims = split(services, job_id, (2, 1))
+    finish(services, claims[1], b"x")
+    finish(services, claims[0], b"x", failed=2)
+    letters = services.settings.data_folder / job_id / "_errors"
+    letters.mkdir()
+    (letters / "part-00000.parquet").write_bytes(b"letters")
+    page = http.get(f"/v1/jobs/{job_id}/errors").json()
+    url = f"/v1/jobs/{job_id}/errors/part-00000.parquet"
+    assert page == {
+        "job_id": job_id,
+        "status": "finalizing",
+        "partial": True,
+        "files": [{"name": "part-00000.parquet", "rows": 2, "url": url}],
+        "next": None,
+    }
+    assert http.get(url).content == b"letters"
+    for name in ("part-00001.parquet", "_manifest.json", "..%2Fpart-00001.parquet"):
+        assert http.get(f"/v1/jobs/{job_id}/errors/{name}").status_code == 404
+    letters.joinpath("part-00002.parquet").symlink_to(tweets)
+    assert http.get(f"/v1/jobs/{job_id}/errors/part-00002.parquet").status_code == 404
+    assert http.get("/v1/jobs/none/errors").status_code == 404
 
 
 def test_download(http: TestClient, job: str) -> None:

@@ -50,11 +50,18 @@ def test_a_folder_is_read_in_the_order_of_names_and_without_the_hidden_ones(tmp_
 
 def test_rows_in_inner_folders_are_not_lost_in_silence(tmp_path: Path) -> None:
     put(tmp_path / "a.parquet")
-    (tmp_path / "year=2024").mkdir()
+    (tmp_path / "2024").mkdir()
+    (tmp_path / "2024" / "notes.txt").touch()
+    assert datasets.inspect(tmp_path).num_rows == 3
+    put(tmp_path / "2024" / "b.parquet")
     code, _, reason = refused(tmp_path)
     assert (code, reason) == (
-        "nested_folder", "contains the folder 'year=2024'; a dataset is the files of one folder"
+        "nested_folder", "contains the folder '2024'; inner folders of a dataset are named key=value"
     )  # fmt: skip
+    (tmp_path / "2024" / "b.parquet").unlink()
+    (tmp_path / "year=2024").symlink_to(tmp_path / "2024")
+    code, _, reason = refused(tmp_path)
+    assert (code, "the link to a folder 'year=2024'" in reason) == ("nested_folder", True)
 
 
 def test_a_folder_without_parquet_files(tmp_path: Path) -> None:

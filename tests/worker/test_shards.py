@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from db import datasets
+from db.errors import InvalidDataset
 from db.progress import Progress
 from db.settings import Settings
 from db.shards import Claim, PartFile
 from db.specs import JobSpec
 from tests.worker.factories import spec_of, write_texts
 from tests.worker.fakes import FakeEngine, FakeModel
-from worker import shards
 from worker.checkpoints import Checkpoint, Saved, checkpoint_path, forget
 from worker.parts import Counts, PartConflict, Tally
 from worker.plans import plan
@@ -205,7 +205,7 @@ def test_a_slow_row_bounds_how_far_reading_runs_ahead(
     runner: Runner, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Row 0 stays in the engine until nothing else moves: two chunks of 100 rows are open, and not a row more."""
-    monkeypatch.setattr(shards, "READ_ROWS", 100)
+    monkeypatch.setattr("worker.shard_rows.READ_ROWS", 100)
     ahead: list[int] = []
     step = engine.step
 
@@ -299,7 +299,7 @@ def test_a_broken_input_is_named_and_leaves_no_file(runner: Runner, tmp_path: Pa
     path = write_texts(tmp_path / "in.parquet", (f"{i}" * 50 for i in range(500)), write_page_checksum=True)
     column = pq.read_metadata(path).row_group(3).column(1)
     flip_last_byte(path, column)
-    with pytest.raises(shards.parquet.InvalidDataset, match=r"in.parquet: row group 3 cannot be read") as caught:
+    with pytest.raises(InvalidDataset, match=r"in.parquet: row group 3 cannot be read") as caught:
         attempt(runner, tmp_path / "out", claim_of(spec_of(path), 0, 500))
     assert caught.value.code == "corrupt_data"
     assert parts(tmp_path / "out") == []
