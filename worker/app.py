@@ -86,6 +86,15 @@ class WorkerApp:
         logs.configure(self.settings)
 
     def _start(self, **_: object) -> None:
+        """Celery logs what a handler of a signal raises and goes on: a worker without a database would take messages
+        and do nothing with them. SystemExit it lets through, and whoever supervises the worker starts another."""
+        try:
+            self._open()
+        except Exception as error:
+            log.critical("the worker cannot start", error=str(error))
+            raise SystemExit(EX_TEMPFAIL) from error
+
+    def _open(self) -> None:
         settings = self.settings
         keep_memory_flat()
         database = connect(settings.database)

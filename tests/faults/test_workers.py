@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import subprocess
 import time
 from collections.abc import Callable
 
@@ -45,13 +48,26 @@ def test_kill_9_of_workers(rig_on: RigOn, report: Report, database: str, request
     assert outcome.redone < 5 * 60
 
 
+def freeze_between_transactions(rig: Rig, process: subprocess.Popen[bytes]) -> None:
+    """A process that is frozen inside a transaction keeps SQLite's one write lock, and everybody waits for it."""
+    while True:
+        freeze(process)
+        with contextlib.closing(sqlite3.connect(rig.home / "ledger.db", timeout=1)) as ledger:
+            try:
+                ledger.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError:
+                thaw(process)
+                time.sleep(0.05)
+
+
 def test_a_worker_frozen_past_its_lease_and_thawed(rig_on: RigOn, report: Report) -> None:
     rig = rig_on()
     rig.submit(1000)
     rig.hire()
     rig.wait_rows(100)
     zombie = rig.crew.processes[0]
-    freeze(zombie)
+    freeze_between_transactions(rig, zombie)
     before = rig.done()
     started = time.monotonic()
     rig.hire()

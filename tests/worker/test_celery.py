@@ -100,3 +100,10 @@ def test_sigterm_in_the_middle_hands_over_without_an_attempt(office: Office, cre
     crew.hire()
     crew.wait_until(lambda: office.job().status.terminal)
     check_output(tmp_path / "out")
+
+
+def test_a_worker_without_its_database_ends(tmp_path: Path) -> None:
+    """With the status that asks for another start; Celery itself would go on and take messages for nothing."""
+    crew = Crew(tmp_path, "postgresql://nobody@127.0.0.1:1/none", "redis://127.0.0.1:1/0")
+    assert crew.hire().wait(120) == 75
+    assert "the worker cannot start" in crew.log.read_text()
