@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from api import errors, jobs, results, schedules, system, uploads
 from api.auth import check_exposure
+from api.dashboard import actions as dashboard
 from api.deps import Services
 from api.metrics import Metrics
 from api.middleware import BodyLimit, Timing
@@ -56,6 +57,7 @@ def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
     routers = [module.router for module in (jobs, results, schedules, uploads, system)]
     for router in (*routers, *OPENAI_ROUTERS):
         app.include_router(router)
+    dashboard.install(app)
     app.add_middleware(BodyLimit, upload_bytes=settings.max_upload_bytes)
     app.add_middleware(Timing, metrics=metrics)
     errors.install(app)

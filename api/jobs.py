@@ -39,12 +39,12 @@ def submit(
         raise InvalidJob("idempotency_key", "the header and the field differ")
     if request.only_new is not None:
         raise InvalidJob("only_new", "only a schedule's runs have earlier ones; see POST /v1/schedules")
-    view = _submit(submission.specify(request, services.settings), key, services, caller)
+    view = create(submission.specify(request, services.settings), key, services, caller)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view
 
 
-def _submit(spec: JobSpec, key: str | None, services: Services, caller: Caller, retry_of: str | None = None) -> JobView:
+def create(spec: JobSpec, key: str | None, services: Services, caller: Caller, retry_of: str | None = None) -> JobView:
     with services.sessions.begin() as session:
         folders = tenants.folders(session, services.settings, caller.tenant)
         view = _earlier(session, caller.tenant, spec, key)
@@ -125,6 +125,12 @@ def retry(
 
     Without a key, a second call gives the first call's job again. 409 when the job goes on, or has no failed row.
     """
+    view = try_again(job_id, idempotency_key, services, caller)
+    response.headers["Location"] = f"/v1/jobs/{view.id}"
+    return view
+
+
+def try_again(job_id: str, key: str | None, services: Services, caller: Caller) -> JobView:
     with services.sessions.begin() as session:
         job = jobs.get(session, job_id, caller.tenant)
         roots = tenants.folders(session, services.settings, caller.tenant).roots
@@ -133,9 +139,7 @@ def retry(
     source = dead_letters.folder_of(job_id, uris.locate(job.output_uri, roots))
     others = {"output": None, "max_rows": None, "only_new": None}
     spec = JobSpec.model_validate({**job.spec, "input": str(source), **others})
-    view = _submit(spec, idempotency_key or f"retry:{job_id}", services, caller, retry_of=job_id)
-    response.headers["Location"] = f"/v1/jobs/{view.id}"
-    return view
+    return create(spec, key or f"retry:{job_id}", services, caller, retry_of=job_id)
 
 
 def _change(services: Services, caller: Caller, job_id: str, change: Callable[[Session, str, str], Job]) -> JobView:

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.metrics import Metrics
 
 JSON_BYTES = 8 << 20
-UPLOADS = ("/v1/uploads", "/v1/files")
+UPLOADS = ("/v1/uploads", "/v1/files", "/submit")
 FORM_BYTES = 1 << 16  # what multipart adds around the file
 
 

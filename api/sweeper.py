@@ -11,7 +11,7 @@ import threading
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.queue import Queue, QueueError
-from db import dispatch, firing
+from db import dispatch, firing, samples
 from db.dispatch import Wakeup
 from db.settings import Settings
 
@@ -47,6 +47,8 @@ class Sweeper(threading.Thread):
     def sweep(self) -> int:
         """Fire schedules and send what is due; returns how many messages. Raises QueueError and database errors."""
         firing.sweep(self._sessions, self._settings)
+        with self._sessions.begin() as session:
+            samples.record(session)
         self._queue.check()  # While the broker is away, nothing is marked and unmarked in vain.
         sent = 0
         while True:

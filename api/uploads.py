@@ -56,17 +56,17 @@ async def upload(
             part = form.get("file")
             if not isinstance(part, UploadFile):
                 raise InvalidJob("file", "the form has no file under this name")
-            save = partial(_save, services, caller, filename or part.filename or "upload.parquet", _chunks(part.file))
+            save = partial(store, services, caller, filename or part.filename or "upload.parquet", chunks(part.file))
             view = await anyio.to_thread.run_sync(save)
     else:
         body = request.stream()
-        save = partial(_save, services, caller, filename or "upload.parquet", _pulled(body))
+        save = partial(store, services, caller, filename or "upload.parquet", _pulled(body))
         view = await anyio.to_thread.run_sync(save)
     response.headers["Location"] = view.uri
     return view
 
 
-def _save(services: Services, caller: Caller, filename: str, chunks: Iterator[bytes]) -> UploadView:
+def store(services: Services, caller: Caller, filename: str, chunks: Iterator[bytes]) -> UploadView:
     upload_id = f"upl_{secrets.token_hex(12)}"
     limit = services.settings.max_upload_bytes
     with services.sessions.begin() as session:
@@ -77,7 +77,7 @@ def _save(services: Services, caller: Caller, filename: str, chunks: Iterator[by
     return UploadView.of(files.record_upload(services.sessions, stored, caller.tenant))
 
 
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
+def chunks(file: BinaryIO) -> Iterator[bytes]:
     while chunk := file.read(CHUNK_BYTES):
         yield chunk
 

@@ -6,10 +6,13 @@ process dies, the run is there once or not at all. db.starting makes a job of it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import select, update
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from db import control, jobs, schedules, starting
@@ -19,6 +22,7 @@ from db.schedule_models import RunStatus, Schedule, ScheduleRun, Trigger
 from db.schedule_specs import ScheduleSpec
 from db.settings import Settings
 
+log = logging.getLogger(__name__)
 LATE_SECONDS = 60.0  # a fire time seen later than this was missed
 COALESCE_SECONDS = 86_400.0
 MOST_MISSED = 10
@@ -42,14 +46,30 @@ def sweep(sessions: Sessions, settings: Settings, *, clock: Callable[[Session], 
     with sessions.begin() as session:
         due = _due(session, clock(session))
     for schedule in due.schedules:
-        fire(sessions, schedule, due.now)
+        with _surviving(schedule.id):
+            fire(sessions, schedule, due.now)
     for run_id in due.windows:
         with sessions.begin() as session:
             _close_window(session, run_id)
     if due.schedules:  # the runs just written down need not wait for the next sweep
         with sessions.begin() as session:
             due = _due(session, due.now)
-    return sum(starting.start(sessions, settings, run, due.now) for run in due.runs)
+    created = 0
+    for run in due.runs:
+        with _surviving(run.schedule_id):
+            created += starting.start(sessions, settings, run, due.now)
+    return created
+
+
+@contextmanager
+def _surviving(schedule_id: str) -> Iterator[None]:
+    """What nobody foresaw about one schedule keeps neither the others from firing nor the sweep from its other work."""
+    try:
+        yield
+    except SQLAlchemyError:
+        raise
+    except Exception:
+        log.exception("schedule %s broke", schedule_id)
 
 
 def _due(session: Session, now: float) -> Due:
@@ -118,7 +138,8 @@ def plan_fires(spec: ScheduleSpec, fires: list[float], now: float) -> list[Plann
     newest = fires[-1]
     if spec.misfire == "coalesce" and newest >= now - COALESCE_SECONDS:
         begin = spec.timetable.local(fires[0]).isoformat(timespec="minutes")
-        return [Planned(newest, reason=f"stands for those missed since {begin} or before" if len(fires) > 1 else None)]
+        reason = f"{starting.COALESCED} those missed since {begin} or before"
+        return [Planned(newest, reason=reason if len(fires) > 1 else None)]
     reason = "missed: no process was there to fire it"
     return [Planned(missed[-1], status=RunStatus.SKIPPED, reason=reason), *on_time]
 

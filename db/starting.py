@@ -22,6 +22,7 @@ from db.settings import Settings
 LOOK_SECONDS = 60.0  # a process that looks at a run and dies is followed by another after this
 TURN_SECONDS = 5.0  # between two looks at a run that waits for its turn
 INPUT_SECONDS = 15.0  # between two looks for an input
+COALESCED = "stands for"  # how the reason of a run begins that stands for missed ones too
 NIGHTLY = (Trigger.SCHEDULE, Trigger.MANUAL)
 
 
@@ -55,6 +56,8 @@ def start(sessions: sessionmaker[Session], settings: Settings, seen: ScheduleRun
                 idempotency_key=f"schedule:{run.id}",
             )
             run.status, run.job_id = RunStatus.STARTED, job.id
+            if run.reason is not None and not run.reason.startswith(COALESCED):
+                run.reason = None  # what kept it does no longer
             if spec.window_seconds is not None and run.trigger is Trigger.SCHEDULE:
                 run.window_until = run.fire_at + spec.window_seconds
     except (DomainError, OSError) as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import threading
 from dataclasses import asdict
 
@@ -40,8 +42,10 @@ class Sweeper:
 
 def sweep(process: Process) -> None:
     stats = process.runner.stats
+    known = {} if stats is None else asdict(stats)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     with process.sessions.begin() as session:
-        worker_seen(session, process.owner, process.runner.model, asdict(stats) if stats is not None else {})
+        worker_seen(session, process.owner, process.runner.model, {**known, "memory_bytes": peak})
     if not process.drain.is_set():
         firing.sweep(process.sessions, process.settings)
         process.dispatch()

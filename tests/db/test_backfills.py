@@ -6,9 +6,11 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from db import schedules
 from db.errors import InvalidSchedule
+from db.schedule_models import Schedule
 from db.settings import Settings
 from tests.db.ledger import Sessions
 from tests.db.nights import DAY, add, at, end, runs, spec, sweep, write
@@ -44,6 +46,19 @@ def test_backfill_is_oldest_first_and_bounded(sessions: Sessions, settings: Sett
     with sessions.begin() as session:
         again = schedules.backfill(session, "default", "nightly", date(2026, 3, 1), date(2026, 3, 5))
     assert (len(again.runs), again.num_known) == (0, 5)
+
+
+def test_a_schedule_that_breaks_leaves_the_others_alone(
+    sessions: Sessions, settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, "2026-03-02")
+    broken = add(sessions, spec(tmp_path), NIGHT - 7200, "broken")
+    add(sessions, spec(tmp_path, job={"output": str(tmp_path / "other" / "{{ ds }}")}), NIGHT - 3600)
+    with sessions.begin() as session:
+        session.execute(update(Schedule).where(Schedule.id == broken).values(spec={"of": "another version"}))
+    assert sweep(sessions, settings, NIGHT) == 1
+    assert f"schedule {broken} broke" in caplog.text
+    assert runs(sessions) == [("03-02", "schedule", "validating")]
 
 
 @pytest.mark.parametrize(

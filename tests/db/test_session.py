@@ -19,6 +19,7 @@ from sqlalchemy import inspect, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 import db.openai_models
+import db.sample_models
 import db.schedule_models  # noqa: F401 - their tables belong to the metadata
 from db.base import Base
 from db.models import Job, JobStatus, Shard, Upload

@@ -386,4 +386,6 @@ def test_sweep_sends_what_is_due_and_reports_the_worker(office: Office, tmp_path
     assert office.sent == [Wakeup("split", "job")]
     with office.sessions.begin() as session:
         (worker,) = workers(session)
-    assert (worker.name, worker.model, worker.stats) == ("office", None, {})
+    assert (worker.name, worker.model) == ("office", None)
+    assert list(worker.stats) == ["memory_bytes"]
+    assert 10 << 20 < worker.stats["memory_bytes"] < 10 << 30

@@ -1,0 +1,222 @@
+"""The forms: sign in and out, submit, what can be done to a job or a schedule, and how a refusal looks to a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData, UploadFile
+
+from api import jobs as job_routes
+from api import schedules as schedule_routes
+from api import submission, uploads
+from api.auth import Caller, Unauthenticated, authenticate
+from api.dashboard import forms, pages, render
+from api.dashboard.session import (
+    FORM_FIELD,
+    KEY_COOKIE,
+    ForeignForm,
+    SignInNeeded,
+    Viewer,
+    ViewerDep,
+    check_form,
+    check_origin,
+    keep,
+)
+from api.deps import Services, ServicesDep
+from api.errors import FieldError
+from api.field_paths import field_path
+from api.schedule_schemas import BackfillRequest, ScheduleRequest
+from api.schemas import JobRequest
+from db.errors import DomainError
+
+router = APIRouter(include_in_schema=False)
+Refusals = (DomainError, FieldError, ValidationError)
+JOB_ACTIONS = {"pause": job_routes.pause, "resume": job_routes.resume, "cancel": job_routes.cancel}
+SCHEDULE_ACTIONS: dict[str, Callable[[str, Services, Caller], object]] = {
+    "pause": schedule_routes.pause,
+    "resume": schedule_routes.resume,
+    "run": schedule_routes.run_now,
+}
+
+
+def install(app: FastAPI) -> None:
+    for each in (router, pages.router):
+        app.include_router(each)
+    app.add_exception_handler(SignInNeeded, lambda request, error: _to("/sign-in"))
+    app.add_exception_handler(ForeignForm, _foreign)
+
+
+def _foreign(request: Request, error: Exception) -> HTMLResponse:
+    title = "The form is not of this page"
+    return render.page(request, None, "refused.html", status=403, title=title, message=str(error))
+
+
+def words(error: Exception) -> str:
+    """Field and reason, as a person reads them."""
+    if isinstance(error, ValidationError):
+        found = ((field_path(item["loc"] or ("form",)), item["msg"]) for item in error.errors())
+        return "; ".join(f"{field}: {message.removeprefix('Value error, ')}" for field, message in found)
+    if isinstance(error, FieldError):
+        told = str(error.error)
+        return told if told.startswith(error.field) else f"{error.field}: {told}"
+    return str(error)
+
+
+async def _form(request: Request, viewer: Viewer) -> FormData:
+    """The form's fields, of a viewer who may change things. Raises ForeignForm and Forbidden."""
+    form = await request.form(max_files=1, max_fields=50)
+    check_form(request, form.get(FORM_FIELD))
+    viewer.need_submit()
+    return form
+
+
+def texts(form: FormData) -> dict[str, str]:
+    return {name: value.strip() for name, value in form.items() if isinstance(value, str)}
+
+
+def _to(path: str) -> RedirectResponse:
+    return RedirectResponse(path, 303, render.HEADERS)
+
+
+# -- sign in -----------------------------------------------------------------------------------------------------------
+
+
+@router.get("/sign-in")
+def sign_in_page(request: Request) -> HTMLResponse:
+    return render.page(request, None, "sign_in.html", error="")
+
+
+@router.post("/sign-in", response_model=None)
+async def sign_in(request: Request, services: ServicesDep) -> HTMLResponse | RedirectResponse:
+    check_origin(request)
+    key = texts(await request.form(max_files=0, max_fields=5)).get("key", "")
+    try:
+        await run_in_threadpool(authenticate, services.settings, services.sessions, f"Bearer {key}")
+    except Unauthenticated:
+        error = "This key is not known, or revoked, or expired."
+        return render.page(request, None, "sign_in.html", status=401, error=error)
+    response = _to("/")
+    keep(request, response, KEY_COOKIE, key)
+    return response
+
+
+@router.post("/sign-out")
+async def sign_out(request: Request, viewer: ViewerDep) -> RedirectResponse:
+    check_form(request, (await request.form(max_files=0, max_fields=5)).get(FORM_FIELD))
+    response = _to("/sign-in")
+    response.delete_cookie(KEY_COOKIE, path="/")
+    return response
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/submit")
+def submit_page(request: Request, viewer: ViewerDep) -> HTMLResponse:
+    return render.page(request, viewer, "submit.html", error="", form={})
+
+
+@router.post("/submit", response_model=None)
+async def submit(request: Request, services: ServicesDep, viewer: ViewerDep) -> HTMLResponse | RedirectResponse:
+    form = await _form(request, viewer)
+    file = form.get("file")
+    try:
+        upload = file if isinstance(file, UploadFile) and file.filename else None
+        job_id = await run_in_threadpool(_submit, services, viewer, texts(form), upload)
+    except Refusals as error:
+        return render.page(request, viewer, "submit.html", status=422, error=words(error), form=texts(form))
+    finally:
+        await form.close()
+    return _to(f"/jobs/{job_id}")
+
+
+def _submit(services: Services, viewer: Viewer, form: dict[str, str], file: UploadFile | None) -> str:
+    job = forms.job_of(form)
+    if file is not None:
+        job["input"] = _upload(services, viewer, file)
+    else:
+        job["input"] = form.get("input", "")
+    spec = submission.specify(JobRequest.model_validate(job), services.settings)
+    return job_routes.create(spec, None, services, viewer.caller).id
+
+
+def _upload(services: Services, viewer: Viewer, file: UploadFile) -> str:
+    name = file.filename or "upload.parquet"
+    return uploads.store(services, viewer.caller, name, uploads.chunks(file.file)).uri
+
+
+@router.post("/jobs/{job_id}/{action}", response_model=None)
+async def act(
+    job_id: str, action: str, request: Request, services: ServicesDep, viewer: ViewerDep
+) -> HTMLResponse | RedirectResponse:
+    await _form(request, viewer)
+
+    def change() -> str:
+        if action == "retry":
+            return job_routes.try_again(job_id, None, services, viewer.caller).id
+        return JOB_ACTIONS[action](job_id, services, viewer.caller).id
+
+    return await _refusable(request, viewer, change, lambda changed: f"/jobs/{changed}")
+
+
+async def _refusable(
+    request: Request, viewer: Viewer, change: Callable[[], Any], place: Callable[[Any], str]
+) -> HTMLResponse | RedirectResponse:
+    """Do it and go to the page that shows it, or say why not."""
+    try:
+        return _to(place(await run_in_threadpool(change)))
+    except KeyError:
+        title, message, status = "No such page", "There is nothing of this name.", 404
+    except Refusals as error:
+        title, message, status = "That cannot be done", words(error), 409
+    return render.page(request, viewer, "refused.html", status=status, title=title, message=message)
+
+
+# -- schedules ---------------------------------------------------------------------------------------------------------
+
+
+@router.get("/new-schedule")
+def new_schedule(request: Request, viewer: ViewerDep) -> HTMLResponse:
+    form = {"timezone": "UTC", "cron": "30 2 * * *"}
+    return render.page(request, viewer, "new_schedule.html", error="", form=form)
+
+
+@router.post("/new-schedule", response_model=None)
+async def create_schedule(
+    request: Request, services: ServicesDep, viewer: ViewerDep
+) -> HTMLResponse | RedirectResponse:
+    form = texts(await _form(request, viewer))
+
+    def create() -> str:
+        wanted = ScheduleRequest.model_validate(forms.schedule_of(form))
+        return schedule_routes.create_schedule(wanted, services, viewer.caller).name
+
+    try:
+        return _to(f"/schedules/{await run_in_threadpool(create)}")
+    except Refusals as error:
+        return render.page(request, viewer, "new_schedule.html", status=422, error=words(error), form=form)
+
+
+@router.post("/schedules/{name}/{action}", response_model=None)
+async def act_on_schedule(
+    name: str, action: str, request: Request, services: ServicesDep, viewer: ViewerDep
+) -> HTMLResponse | RedirectResponse:
+    form = texts(await _form(request, viewer))
+
+    def change() -> str:
+        if action == "delete":
+            schedule_routes.delete(name, services, viewer.caller)
+            return "/schedules"
+        if action == "backfill":
+            wanted = BackfillRequest.model_validate({"first": form.get("first"), "last": form.get("last")})
+            schedule_routes.backfill(name, wanted, services, viewer.caller)
+        else:
+            SCHEDULE_ACTIONS[action](name, services, viewer.caller)
+        return f"/schedules/{name}"
+
+    return await _refusable(request, viewer, change, str)

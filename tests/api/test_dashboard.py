@@ -1,0 +1,101 @@
+"""Pages and forms without a browser: who sees what, and that no other site's form is taken."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+
+from tests.api.ledger import summarize
+from tests.api.test_auth import Gate, gate
+from tests.api.test_schedules import nightly
+
+__all__ = ["gate"]  # a fixture
+
+
+def token(html: str) -> str:
+    found = re.search(r'name="form_token" value="([^"]+)"', html)
+    assert found is not None
+    return found[1]
+
+
+def test_pages_let_nothing_in_from_elsewhere(http: TestClient) -> None:
+    for path in ("/", "/schedules", "/workers", "/submit", "/new-schedule"):
+        answer = http.get(path)
+        assert answer.status_code == 200, path
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+        assert not re.search(r"<script>|<style|style=|onclick|https?://", answer.text), path
+    for name in ("app.js", "app.css", "htmx.min.js", "uPlot.iife.min.js", "uPlot.min.css", "icon.svg"):
+        assert http.get(f"/static/{name}").status_code == 200
+    assert http.get("/static/licences").status_code == 404
+    assert http.get("/static/..%2Frender.py").status_code == 404
+
+
+def test_a_form_needs_its_token_and_its_own_site(http: TestClient, tweets: Path) -> None:
+    form = {"recipe": "summarize", "input": str(tweets)}
+    assert http.post("/submit", data=form).status_code == 403
+    form["form_token"] = token(http.get("/submit").text)
+    assert http.post("/submit", data=form, headers={"Origin": "https://elsewhere.example"}).status_code == 403
+    answer = http.post("/submit", data=form, follow_redirects=False)
+    assert answer.status_code == 303
+    job_id = answer.headers["location"].removeprefix("/jobs/")
+    assert http.get(f"/v1/jobs/{job_id}").json()["counts"]["total"] == 3
+    assert job_id in http.get("/").text
+    assert "Nothing to draw yet" in http.get(f"/jobs/{job_id}").text
+    for action, status in (("pause", "paused"), ("resume", "validating"), ("cancel", "cancelled")):
+        assert http.post(f"/jobs/{job_id}/{action}", data=form).status_code == 200
+        assert http.get(f"/v1/jobs/{job_id}").json()["status"] == status
+    refused = http.post(f"/jobs/{job_id}/pause", data=form)
+    assert (refused.status_code, "cannot be paused" in refused.text) == (409, True)
+    assert http.post(f"/jobs/{job_id}/destroy", data=form).status_code == 404
+
+
+def test_schedules_by_form(http: TestClient, tweets: Path) -> None:
+    form = {"form_token": token(http.get("/new-schedule").text), "name": "nightly", "cron": "30 2 * * *"}
+    form |= {
+        "timezone": "Europe/Berlin",
+        "recipe": "summarize",
+        "input": str(tweets),
+        "only_new": "all_rows",
+    }
+    assert http.post("/new-schedule", data={**form, "recipe": "label", "labels": "a"}).status_code == 422
+    assert http.post("/new-schedule", data=form, follow_redirects=False).headers["location"] == "/schedules/nightly"
+    for action in ("run", "pause", "resume"):
+        assert http.post(f"/schedules/nightly/{action}", data=form).status_code == 200
+    dates = {"first": "2026-03-01", "last": "2026-03-02"}
+    assert "2026-03-02" in http.post("/schedules/nightly/backfill", data={**form, **dates}).text
+    assert http.post("/schedules/nightly/backfill", data={**form, "first": "x", "last": "y"}).status_code == 409
+    assert "nightly" in http.get("/schedules").text
+    assert "nightly" not in http.post("/schedules/nightly/delete", data=form).text
+
+
+def test_who_sees_what(gate: Gate) -> None:
+    http = gate.http
+    job = gate.submit("acme submit")
+    assert gate.call("acme submit", "POST", "/v1/schedules", json=nightly(gate.folder / "acme")).status_code == 201
+    assert http.get("/", follow_redirects=False).headers["location"] == "/sign-in"
+    assert http.post("/sign-in", data={"key": "nm_wrong"}).status_code == 401
+    answer = http.post("/sign-in", data={"key": gate.secrets["acme read"]}, follow_redirects=False)
+    cookie = answer.headers["set-cookie"].lower()
+    assert ("httponly" in cookie, "samesite=strict" in cookie) == (True, True)
+    page = http.get("/")
+    assert job["id"] in page.text
+    form = {"form_token": token(page.text)}
+    assert http.post(f"/jobs/{job['id']}/cancel", data=form).status_code == 403  # its role is to look
+    assert http.get("/workers").status_code == 403  # of another tenant than the operator's
+    assert http.post("/sign-out", data=form).url.path == "/sign-in"
+    http.post("/sign-in", data={"key": gate.secrets["bolt admin"]})
+    assert job["id"] not in http.get("/").text
+    assert "nightly" not in http.get("/schedules").text
+    assert http.get(f"/jobs/{job['id']}").status_code == 404
+    assert http.get("/schedules/nightly").status_code == 404
+
+
+def test_markup_in_data_stays_text(http: TestClient, tweets: Path) -> None:
+    evil = tweets.rename(tweets.with_name("<script>alert(1)<.parquet"))
+    http.post("/v1/jobs", json=summarize(evil))
+    job_id = http.get("/v1/jobs").json()["jobs"][0]["id"]
+    text = http.get(f"/jobs/{job_id}").text
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(1)" in text
