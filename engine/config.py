@@ -19,7 +19,7 @@ class EngineConfig:
     it takes 1 GiB, on a GPU what is left of `memory_fraction` beside the weights and the largest step.
     """
 
-    # Of the weights: auto, fp32, bf16, int8_weight_only, int4_weight_only; int8 (CPU), fp8 (GPU): activations too.
+    # Of the weights: auto, fp32, bf16, int8_weight_only, int4_weight_only; int8 and fp8 (GPU): activations too.
     dtype: str = "fp32"
     kv_dtype: str = "auto"  # of keys and values: auto (as the weights), fp32, bf16, int8 (CPU) or fp8 (GPU)
     device: str = "cpu"  # or cuda, cuda:N; interpret: the GPU's path in Triton's interpreter, for tests

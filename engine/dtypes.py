@@ -26,8 +26,8 @@ def weight_dtype(name: str, device: str = "cpu") -> torch.dtype:
     """What weights are kept in: int8 and fp8 stand for 8-bit weights and activations (W8A8), uint8 and uint4 for 8- and
     4-bit weights alone.
 
-    `auto` is the fastest that costs next to no quality. Raises InvalidRequest for an unknown name, for int8 and weights
-    alone on a GPU and for fp8 elsewhere.
+    `auto` is the fastest that costs next to no quality. Raises InvalidRequest for an unknown name, and for fp8
+    without a GPU.
     """
     if name == "auto":
         if device.startswith("cuda"):
@@ -37,18 +37,14 @@ def weight_dtype(name: str, device: str = "cpu") -> torch.dtype:
         raise InvalidRequest("dtype", name, f"must be one of auto, {', '.join(DTYPES)}")
     if name == "fp8" and not uses_kernels(device):
         raise InvalidRequest("dtype", name, "needs a GPU")
-    if name in ("int8", "int8_weight_only", "int4_weight_only") and uses_kernels(device):
-        raise InvalidRequest("dtype", name, "is for CPUs; a GPU computes in bf16, fp8 or fp32")
     return DTYPES[name]
 
 
 def products_dtype(weights: torch.dtype, device: str) -> torch.dtype:
     """What lies between the products of a model in PyTorch or on a GPU, by what its weights are kept in."""
-    if weights == torch.float8_e4m3fn:
-        return torch.bfloat16 if device.startswith("cuda") else torch.float32
-    if weights in WEIGHT_ONLY_BITS:
-        return torch.bfloat16 if device.startswith("cuda") else torch.float32
-    return torch.float32 if weights == torch.int8 else weights
+    if weights in (torch.float32, torch.bfloat16):
+        return weights
+    return torch.bfloat16 if device.startswith("cuda") else torch.float32
 
 
 def cache_dtype(config: EngineConfig) -> torch.dtype:
@@ -63,6 +59,6 @@ def cache_dtype(config: EngineConfig) -> torch.dtype:
             raise InvalidRequest("kv_dtype", config.kv_dtype, "needs a GPU")
         return DTYPES[config.kv_dtype]
     dtype = weight_dtype(config.dtype, config.device)
-    if dtype == torch.int8 and native.available():
+    if dtype == torch.int8 and config.device == "cpu" and native.available():
         return dtype
     return products_dtype(dtype, config.device)

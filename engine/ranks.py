@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.errors import InvalidRequest
 from engine.models.config import ModelConfig
-from engine.models.fusion import Weight
+from engine.models.fusion import Stored
 
 ROWS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 COLUMNS = ("o_proj", "down_proj")
@@ -55,7 +55,7 @@ class Ranks:
         own_heads, own_kv_heads, own_features = (count // self.size for count in counts)
         return replace(config, num_heads=own_heads, num_kv_heads=own_kv_heads, intermediate_size=own_features)
 
-    def part(self, name: str, tensor: Weight) -> Weight:
+    def part(self, name: str, tensor: Stored) -> Stored:
         """This rank's part of a checkpoint's tensor: all of it where it is not split."""
         module = name.split(".")[-2]
         if module in ROWS:

@@ -106,3 +106,48 @@ class Blocks:
         inputs = self.shape[1]
         scales, minimums = (part.repeat_interleave(self.group, 1)[:, :inputs] for part in (self.scales, self.minimums))
         return self.codes.float().mul_(scales).add_(minimums)
+
+
+MOST_PIECE = 32
+LEAST_PIECE = 16  # inputs: tensor cores take no fewer
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBlocks:
+    """Blocks as kernels.gpu.codes reads them.
+
+    Inputs come in pieces; the codes of one piece lie together for every output. Of 4 bits, the low halves of bytes are
+    one piece and the high halves the next one.
+    """
+
+    codes: Tensor  # [pieces or pairs of pieces, out, piece] uint8
+    scales: Tensor  # [groups, out] fp32
+    minimums: Tensor  # [groups, out] fp32
+    group: int
+    bits: int
+
+    @classmethod
+    def of(cls, blocks: Blocks, device: torch.device) -> PackedBlocks:
+        """Raises ValueError for groups that no piece fits."""
+        outputs, inputs = blocks.shape
+        piece = min(blocks.group & -blocks.group, MOST_PIECE)
+        if piece < LEAST_PIECE:
+            raise ValueError(f"groups of {blocks.group} inputs are no multiple of {LEAST_PIECE}")
+        step = piece * 8 // blocks.bits
+        codes = F.pad(blocks.codes.to(device), (0, -inputs % step)).view(outputs, -1, step // piece, piece)
+        packed = codes[:, :, 0] if blocks.bits == 8 else codes[:, :, 0] | codes[:, :, 1] << 4
+        # What lies beyond the last input is multiplied with zeros, but is read: it needs a scale that is a number.
+        groups = -(-codes[0].numel() // blocks.group)
+        scales, minimums = (
+            F.pad(part.to(device), (0, groups - part.shape[1])).t().contiguous()
+            for part in (blocks.scales, blocks.minimums)
+        )
+        return cls(packed.transpose(0, 1).contiguous(), scales, minimums, blocks.group, blocks.bits)
+
+    @property
+    def outputs(self) -> int:
+        return self.codes.shape[1]
+
+    @property
+    def piece(self) -> int:
+        return self.codes.shape[2]

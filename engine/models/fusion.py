@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from engine.models.config import ModelConfig
-from engine.models.layers import Fp8Matrix
+from engine.models.matrices import Fp8Matrix, Int8Matrix
 from kernels.blocks import Blocks
 from kernels.native.structures import Norm, Part
 
@@ -28,8 +29,9 @@ MODULES = {
 }
 PART_OF = {module: part for part, modules in MODULES.items() for module in modules}
 
-Weight = Tensor | Blocks | Fp8Matrix  # of a checkpoint: numbers, or what they are stored as
-Named = tuple[str, Weight]
+Stored = Tensor | Blocks | Fp8Matrix  # of a checkpoint: numbers, or what they are stored as
+Weight = Stored | Int8Matrix
+Named = tuple[str, Stored]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class FusedMatrix:
 
 
 def fused(
-    config: ModelConfig, tensors: Iterable[Named], prepare: Callable[[Part, Weight], Weight]
+    config: ModelConfig, tensors: Iterable[Named], prepare: Callable[[Part, Stored], Weight]
 ) -> Iterator[FusedNorm | FusedMatrix]:
     """Every tensor of a complete Hugging Face checkpoint (weights.checked), each matrix as soon as its last part has
     come. `prepare` is called with every part of a matrix and of a bias before they are joined.
@@ -79,10 +81,11 @@ def fused(
 
 def plain(weight: Weight) -> Tensor:
     """As numbers: fp32 where they were quantised."""
+    assert not isinstance(weight, Int8Matrix), "made to be multiplied with"
     return weight if isinstance(weight, Tensor) else weight.dequantised()
 
 
-def in_blocks(part: Part, weight: Weight, bits: int) -> Weight:
+def in_blocks(part: Part, weight: Stored, bits: int) -> Tensor | Blocks:
     """A matrix in codes of `bits` at most, those of embedding and head in 8; what is stored so already stays as it is.
 
     Anything but a matrix stays what it is.
@@ -94,10 +97,8 @@ def in_blocks(part: Part, weight: Weight, bits: int) -> Weight:
     return Blocks.of(values, most) if values.ndim == 2 else values
 
 
-def join(parts: list[Weight]) -> Weight:
-    """One below the other, either all in codes or none."""
-    blocks = [part for part in parts if isinstance(part, Blocks)]
-    if not blocks:
-        return torch.cat([plain(part) for part in parts])
-    assert len(blocks) == len(parts), "a matrix is in codes or it is not"
-    return Blocks.cat(blocks)
+def join(parts: Sequence[Weight]) -> Weight:
+    """One below the other, all in one format."""
+    (kind,) = {type(part) for part in parts}
+    joined: Weight = torch.cat(list[Any](parts)) if kind is Tensor else cast(Any, kind).cat(parts)
+    return joined

@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.cache import KVCache
 from engine.inputs import Inputs
 from engine.models.config import ModelConfig
-from engine.models.layers import Fp8Rows, Rows
+from engine.models.matrices import QuantisedRows, Rows
 from engine.models.ops import Layer
 from kernels.gpu import activation, norm, rope
 from kernels.gpu.attention import AttentionPlan, bounds, paged_attention
@@ -30,22 +30,23 @@ class GpuOps:
     add_rms_norm = staticmethod(norm.add_rms_norm)
     rope = staticmethod(rope.rope)
 
-    def __init__(self, *, fp8: bool = False) -> None:
-        """`fp8`: the layers' matrices are in fp8, so rows are quantised where they come from."""
-        self._fp8 = fp8
+    def __init__(self, rows: torch.dtype | None = None) -> None:
+        """`rows`: float8_e4m3fn or int8 where the layers' matrices are, so that rows are quantised where they come
+        from."""
+        self._rows = rows
 
     def normed_rows(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Rows, Tensor]:
-        if self._fp8:
-            values, scales, total = norm.add_rms_norm_quantised(x, residual, weight, eps, torch.float8_e4m3fn)
-            return Fp8Rows(values, scales, x.dtype), total
+        if self._rows is not None:
+            values, scales, total = norm.add_rms_norm_quantised(x, residual, weight, eps, self._rows)
+            return QuantisedRows(values, scales, x.dtype), total
         if residual is None:
             return norm.rms_norm(x, weight, eps), x
         return norm.add_rms_norm(x, residual, weight, eps)
 
     def mixed_rows(self, gate_up: Tensor) -> Rows:
-        if self._fp8:
-            values, scales = activation.silu_and_mul_quantised(gate_up, torch.float8_e4m3fn)
-            return Fp8Rows(values, scales, gate_up.dtype)
+        if self._rows is not None:
+            values, scales = activation.silu_and_mul_quantised(gate_up, self._rows)
+            return QuantisedRows(values, scales, gate_up.dtype)
         return activation.silu_and_mul(gate_up)
 
     def plan(self, inputs: Inputs, cache: KVCache, config: ModelConfig, dtype: torch.dtype) -> GpuPlan:

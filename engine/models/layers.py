@@ -3,100 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.config import ModelConfig
-from kernels.blocks import Blocks
-from kernels.quantised import int8_linear, quantise_rows, spread, spread_weights
-from kernels.reference import quantise_rows_fp8
-
-
-@dataclass(frozen=True, slots=True)
-class Int8Matrix:
-    """A matrix [out, in] of 8-bit numbers, each row with a scale of its own."""
-
-    values: Tensor  # [out, in] int8
-    scales: Tensor  # [out, 1] fp32
-    spread: bool  # rows that it is multiplied with are spread first (kernels.quantised)
-
-    @classmethod
-    def of(cls, matrix: Tensor, *, spread: bool = True) -> Int8Matrix:
-        return cls(*quantise_rows(spread_weights(matrix) if spread else matrix), spread)
-
-
-@dataclass(frozen=True, slots=True)
-class Fp8Matrix:
-    """A matrix [out, in] in fp8 e4m3, each row with a scale of its own. For GPUs."""
-
-    values: Tensor  # [out, in] float8_e4m3fn
-    scales: Tensor  # [out, 1] fp32
-
-    @classmethod
-    def of(cls, matrix: Tensor) -> Fp8Matrix:
-        return cls(*quantise_rows_fp8(matrix))
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.values.shape
-
-    def dequantised(self) -> Tensor:
-        """[out, in] fp32."""
-        return self.values.float() * self.scales
-
-    def chunk(self, count: int, dim: int) -> tuple[Fp8Matrix, ...]:
-        """As Tensor.chunk."""
-        scales = self.scales.chunk(count) if dim == 0 else (self.scales,) * count
-        return tuple(map(Fp8Matrix, self.values.chunk(count, dim), scales))
-
-
-@dataclass(frozen=True, slots=True)
-class Fp8Rows:
-    """Rows that were quantised where they came from."""
-
-    values: Tensor  # [T, in] float8_e4m3fn
-    scales: Tensor  # [T, 1] fp32
-    dtype: torch.dtype  # of products with them
-
-
-M = TypeVar("M", Tensor, Int8Matrix, Fp8Matrix, Blocks)
-Matrix = Tensor | Int8Matrix | Fp8Matrix | Blocks
-Rows = Tensor | Fp8Rows
-
-
-def linear(x: Rows, matrix: Matrix, bias: Tensor | None = None) -> Tensor:
-    """x [T, in] times the matrix's transpose, plus bias -> [T, out]. For int8 and fp8 rows of x are quantised too."""
-    if isinstance(matrix, Fp8Matrix):
-        return _fp8_linear(x, matrix, bias)
-    assert isinstance(x, Tensor), "rows in fp8 come to matrices in fp8"
-    if isinstance(matrix, Tensor):
-        return F.linear(x, matrix, bias)
-    if isinstance(matrix, Blocks):
-        return F.linear(x, matrix.dequantised().to(x.dtype), bias)
-    product = int8_linear(spread(x) if matrix.spread else x, matrix.values, matrix.scales)
-    return product if bias is None else product + bias
-
-
-def _fp8_linear(x: Rows, matrix: Fp8Matrix, bias: Tensor | None) -> Tensor:
-    from kernels.gpu.matmul import fp8_linear  # imports Triton, which not every machine has
-
-    rows = x if isinstance(x, Fp8Rows) else Fp8Rows(*quantise_rows_fp8(x), x.dtype)
-    product = fp8_linear(rows.values, rows.scales, matrix.values, matrix.scales, rows.dtype)
-    return product if bias is None else product + bias
-
-
-def lookup(ids: Tensor, matrix: Matrix) -> Tensor:
-    """Rows [T, in] of a matrix, which is not in fp8."""
-    assert not isinstance(matrix, Fp8Matrix), "embeddings are kept as they are"
-    if isinstance(matrix, Tensor):
-        return F.embedding(ids, matrix)
-    if isinstance(matrix, Blocks):
-        return matrix.rows(ids).dequantised()
-    rows = matrix.values[ids] * matrix.scales[ids]
-    return spread(rows) if matrix.spread else rows  # spread twice: what the rows were
+from engine.models.matrices import Fp8Matrix, Int8Matrix, M
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,22 @@ from torch import Tensor
 from engine.cache import KVCache
 from engine.inputs import Inputs
 from engine.models.config import ModelConfig
-from engine.models.layers import Fp8Matrix, Int8Matrix, LayerWeights, Rows, Weights, linear, lookup
+from engine.models.layers import LayerWeights, Weights
+from engine.models.matrices import Fp8Matrix, Int8Matrix, Rows, linear, lookup
 from engine.models.ops import Layer, Ops, TorchOps
 from engine.models.rope import frequencies
 from engine.ranks import Alone, Combine
-from kernels.blocks import Blocks
+from kernels.blocks import Blocks, PackedBlocks
 from kernels.reference import rope_table
 
-AnyLayer = LayerWeights[Tensor] | LayerWeights[Int8Matrix] | LayerWeights[Fp8Matrix] | LayerWeights[Blocks]
-AnyWeights = Weights[Tensor] | Weights[Int8Matrix] | Weights[Fp8Matrix] | Weights[Blocks]
+AnyLayer = (
+    LayerWeights[Tensor]
+    | LayerWeights[Int8Matrix]
+    | LayerWeights[Fp8Matrix]
+    | LayerWeights[Blocks]
+    | LayerWeights[PackedBlocks]
+)
+AnyWeights = Weights[Tensor] | Weights[Int8Matrix] | Weights[Fp8Matrix] | Weights[Blocks] | Weights[PackedBlocks]
 
 
 class Llama:

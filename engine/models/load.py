@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from engine.devices import torch_device, uses_kernels
 from engine.dtypes import WEIGHT_ONLY_BITS, products_dtype, weight_dtype
-from engine.errors import ModelError
+from engine.errors import ModelError, UnsupportedModel
 from engine.gguf_file import GGUFFile
 from engine.models import gguf_model, hugging_face
+from engine.models.assembly import assemble, in_codes
 from engine.models.attention import EAGER, with_attention
 from engine.models.config import ModelConfig
 from engine.models.fusion import Named, plain
@@ -20,8 +22,7 @@ from engine.models.layers import Weights
 from engine.models.llama import Llama
 from engine.models.model import Model
 from engine.models.native import NativeLlama
-from engine.models.ops import TorchOps
-from engine.models.weight_only import in_codes
+from engine.models.ops import Ops, TorchOps
 from engine.models.weights import checked
 from engine.ranks import Ranks
 from kernels import native
@@ -59,20 +60,36 @@ def load_model(
             return NativeLlama.of(config, tensors, number_format)
         log.warning("native code is not used, so this will be several times slower: %s", reason)
     own = config if ranks is None else ranks.part_of(config)
-    between = products_dtype(number_format, device)
-    if bits:
-        return Llama(own, in_codes(own, _parts(tensors, ranks), bits), TorchOps(), ranks)
-    weights = Weights.allocate(own, between, torch_device(device))
-    views = weights.by_name(own)
-    for name, tensor in _parts(tensors, ranks):
-        views[name].copy_(plain(tensor))
+    own_tensors, ops = _parts(tensors, ranks), _ops(number_format, device)
+    weights = _weights(path, own, own_tensors, number_format, device)
+    return Llama(own, weights, with_attention(ops, attention), ranks)
+
+
+def _ops(format: torch.dtype, device: str) -> Ops:
     if not uses_kernels(device):
-        ops = with_attention(TorchOps(), attention)
-        return Llama(own, weights.quantised() if number_format == torch.int8 else weights, ops, ranks)
+        return TorchOps()
     from engine.models.gpu_ops import GpuOps  # imports Triton, which not every machine has
 
-    fp8 = number_format == torch.float8_e4m3fn
-    return Llama(own, weights.in_fp8() if fp8 else weights, with_attention(GpuOps(fp8=fp8), attention), ranks)
+    return GpuOps(format if format in (torch.float8_e4m3fn, torch.int8) else None)
+
+
+def _weights(
+    path: Path, config: ModelConfig, tensors: Iterator[Named], format: torch.dtype, device: str
+) -> Weights[Any]:
+    """Weights in a format, as PyTorch computes with them, or the kernels."""
+    between, place, bits = products_dtype(format, device), torch_device(device), WEIGHT_ONLY_BITS.get(format, 0)
+    if uses_kernels(device) and format != between:
+        try:
+            return assemble(config, tensors, format, between, place)
+        except ValueError as error:
+            raise UnsupportedModel(path, f"{error}; take another dtype") from error
+    if bits:
+        return in_codes(config, tensors, bits)
+    weights = Weights.allocate(config, between, place)
+    views = weights.by_name(config)
+    for name, tensor in tensors:
+        views[name].copy_(plain(tensor))
+    return weights.quantised() if format == torch.int8 else weights
 
 
 def _parts(tensors: Iterator[Named], ranks: Ranks | None) -> Iterator[Named]:

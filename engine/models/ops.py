@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.cache import KVCache
 from engine.inputs import Inputs
 from engine.models.config import ModelConfig
-from engine.models.layers import Rows
+from engine.models.matrices import Rows
 from kernels import cpu, reference
 
 

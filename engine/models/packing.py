@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.config import ModelConfig
-from engine.models.fusion import FusedNorm, Named, Weight, fused, in_blocks, plain
+from engine.models.fusion import FusedNorm, Named, Stored, fused, in_blocks, plain
 from kernels.blocks import Blocks
 from kernels.native import Decoder, Part
 from kernels.native.decoder import padded_head_dim
@@ -23,7 +23,7 @@ def pack(decoder: Decoder, config: ModelConfig, tensors: Iterable[Named], *, spr
     are kept in codes of that many at most (fusion.in_blocks).
     """
 
-    def prepare(part: Part, weight: Weight) -> Weight:
+    def prepare(part: Part, weight: Stored) -> Tensor | Blocks:
         own = in_blocks(part, weight, bits) if bits else plain(weight)
         return _padded(own if isinstance(own, Blocks) else plain(own).float(), part, config)
 
@@ -39,7 +39,7 @@ def pack(decoder: Decoder, config: ModelConfig, tensors: Iterable[Named], *, spr
     decoder.finish()
 
 
-def _padded(weight: Tensor | Blocks, part: Part, config: ModelConfig) -> Weight:
+def _padded(weight: Tensor | Blocks, part: Part, config: ModelConfig) -> Tensor | Blocks:
     """Heads padded with zero features: in the rows of queries, keys and values, in the columns of the output."""
     padding = padded_head_dim(config.head_dim) - config.head_dim
     if padding == 0 or part not in (Part.QKV, Part.OUTPUT):

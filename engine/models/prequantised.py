@@ -14,12 +14,12 @@ from torch import Tensor
 
 from engine.errors import ModelError, UnsupportedModel
 from engine.fields import Fields
-from engine.models.fusion import Weight
-from engine.models.layers import Fp8Matrix
+from engine.models.fusion import Stored
+from engine.models.matrices import Fp8Matrix
 from kernels.blocks import Blocks
 
 Parts = Mapping[str, Tensor]  # of one module, by what follows its name
-Unpack = Callable[[Parts], Weight]
+Unpack = Callable[[Parts], Stored]
 METHODS = ("gptq", "awq", "compressed-tensors")
 INSTEAD = "take the checkpoint that it was made of and choose a dtype (docs/number_formats.md)"
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # of the eight outputs in a word: where the first, second, … lies
@@ -71,7 +71,7 @@ def _gptq(config: Fields) -> Unpack:
     offset = 1 if _option(config, "checkpoint_format", ("gptq", "gptq_v2"), "gptq") == "gptq" else 0
     group = _group_size(config)
 
-    def unpack(parts: Parts) -> Weight:
+    def unpack(parts: Parts) -> Stored:
         codes = _unpacked(parts["qweight"], bits, 0).t()
         zeros = (_unpacked(parts["qzeros"], bits, 1) + offset) & (2**bits - 1)
         return _matrix(codes, parts["scales"].t(), zeros.t(), group, bits, parts.get("g_idx"))
@@ -89,7 +89,7 @@ def _awq(config: Fields) -> Unpack:
         unpacked = _unpacked(words, bits, 1)
         return unpacked.view(len(unpacked), -1, 8)[..., AWQ_ORDER].flatten(1)
 
-    def unpack(parts: Parts) -> Weight:
+    def unpack(parts: Parts) -> Stored:
         codes, zeros = ordered(parts["qweight"]).t(), ordered(parts["qzeros"]).t()
         return _matrix(codes, parts["scales"].t(), zeros, group, bits, None)
 
@@ -106,7 +106,7 @@ def _compressed_tensors(config: Fields) -> Unpack:
         raise _unsupported(config, f"{len(schemes)} schemes for weights; one is supported")
     bits, kind, group = schemes.pop()
 
-    def unpack(parts: Parts) -> Weight:
+    def unpack(parts: Parts) -> Stored:
         scales = parts["weight_scale"].float()
         if kind == "float":
             values = parts["weight"]
@@ -152,7 +152,7 @@ def _unpacked(words: Tensor, bits: int, dim: int) -> Tensor:
 
 def _matrix(
     codes: Tensor, scales: Tensor, zeros: Tensor, group: int | None, bits: int, group_of: Tensor | None
-) -> Weight:
+) -> Stored:
     """The matrix of scale * (code - zero): codes [out, in], scales and zeros [out, groups].
 
     `group_of` [in] says which group an input is of. Where groups are no neighbours (act-order), it comes as numbers.
@@ -167,7 +167,7 @@ def _matrix(
     return Blocks(codes.to(torch.uint8).contiguous(), wide.contiguous(), minimums.contiguous(), own, bits)
 
 
-def matrix_of(name: str, parts: Parts, unpack: Unpack, path: object) -> Weight:
+def matrix_of(name: str, parts: Parts, unpack: Unpack, path: object) -> Stored:
     """The matrix of module `name`. Raises ModelError where its tensors do not fit together."""
     try:
         return unpack(parts)

@@ -26,8 +26,7 @@ def test_other_devices_are_refused(device: str) -> None:
 def test_what_a_gpu_keeps_weights_in() -> None:
     assert weight_dtype("auto", "cuda:0") == torch.bfloat16
     assert weight_dtype("fp32", "cuda") == torch.float32
-    with pytest.raises(InvalidRequest, match="dtype='int8': is for CPUs"):
-        weight_dtype("int8", "cuda")
+    assert weight_dtype("int8", "cuda") == torch.int8
     assert weight_dtype("fp8", "cuda") == torch.float8_e4m3fn
     with pytest.raises(InvalidRequest, match="dtype='fp8': needs a GPU"):
         weight_dtype("fp8", "cpu")
@@ -35,7 +34,8 @@ def test_what_a_gpu_keeps_weights_in() -> None:
 
 def test_what_a_gpu_keeps_keys_and_values_in() -> None:
     assert cache_dtype(EngineConfig(device="cuda", dtype="auto")) == torch.bfloat16
-    assert cache_dtype(EngineConfig(device="cuda", dtype="fp8")) == torch.bfloat16
+    for dtype in ("fp8", "int8", "int8_weight_only", "int4_weight_only"):
+        assert cache_dtype(EngineConfig(device="cuda", dtype=dtype)) == torch.bfloat16
     assert cache_dtype(EngineConfig(device="cuda", kv_dtype="fp8")) == torch.float8_e4m3fn
     with pytest.raises(InvalidRequest, match="kv_dtype='fp8': needs a GPU"):
         cache_dtype(EngineConfig(kv_dtype="fp8"))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from engine.errors import ModelError, UnsupportedModel
 from engine.models import hugging_face, load_model
 from engine.models.fusion import plain
-from engine.models.layers import Fp8Matrix
+from engine.models.matrices import Fp8Matrix
 from kernels import native
 from kernels.blocks import Blocks
 from tests.engine.prequantised import WEIGHTS, Quantise, awq, compressed, fp8, gptq, int8, packed, write

@@ -86,8 +86,15 @@ def test_quantised_when_loaded(tmp_path, family, bits):
     assert 1e-3 < difference(slow, exact) < {8: 0.06, 4: 0.6}[bits]
 
 
+NO_HALVES = ("-mno-avx512f", "-mno-f16c")
+
+
 @needs_native
-@pytest.mark.parametrize("missing", [(), ("-mno-avx512f",), ("-mno-avx512f", "-mno-f16c")], ids=["new", "avx2", "half"])
+@pytest.mark.parametrize(
+    "missing",
+    [(), ("-mno-avx512f",), pytest.param(NO_HALVES, marks=pytest.mark.slow)],  # whose library no other test builds
+    ids=["new", "avx2", "half"],
+)
 @pytest.mark.parametrize("group", [32, 7])
 @pytest.mark.parametrize("bits", NAMES)
 def test_any_scales_and_groups_on_any_cpu(tmp_path, monkeypatch, bits, group, missing):

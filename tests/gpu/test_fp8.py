@@ -9,8 +9,8 @@ from torch import Tensor
 
 from engine.cache import KVCache
 from engine.models import load_model
-from engine.models.layers import Fp8Matrix, Fp8Rows, Rows, linear
 from engine.models.llama import Llama
+from engine.models.matrices import Fp8Matrix, QuantisedRows, Rows, linear
 from engine.models.ops import TorchOps
 from kernels import reference
 from tests.engine.tiny_models import Paged, expected_logits, make
@@ -31,10 +31,10 @@ class ReferenceOps(TorchOps):
 
     def normed_rows(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Rows, Tensor]:
         normed, total = super().normed_rows(x, residual, weight, eps)
-        return Fp8Rows(*reference.quantise_rows_fp8(normed), x.dtype), total
+        return QuantisedRows(*reference.quantise_rows_fp8(normed), x.dtype), total
 
     def mixed_rows(self, gate_up: Tensor) -> Rows:
-        return Fp8Rows(*reference.quantise_rows_fp8(reference.silu_and_mul(gate_up)), gate_up.dtype)
+        return QuantisedRows(*reference.quantise_rows_fp8(reference.silu_and_mul(gate_up)), gate_up.dtype)
 
 
 def test_logits_are_those_of_the_reference_and_near_those_in_fp32(tmp_path: Path):

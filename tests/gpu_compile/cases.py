@@ -8,10 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from kernels.blocks import Blocks, PackedBlocks
 from kernels.gpu.activation import silu_and_mul, silu_and_mul_quantised
 from kernels.gpu.attention import AttentionPlan, bounds, paged_attention
 from kernels.gpu.bitmask import apply_token_bitmask
 from kernels.gpu.cache import write_cache
+from kernels.gpu.codes import packed_linear
+from kernels.gpu.matmul import int8_linear
 from kernels.gpu.norm import add_rms_norm, add_rms_norm_quantised, rms_norm
 from kernels.gpu.rope import rope
 from kernels.gpu.sampling import sample, token_logprobs
@@ -87,6 +90,16 @@ def norm_quantised(dtype: torch.dtype) -> object:
     return add_rms_norm_quantised(hidden(), hidden(), torch.zeros(HIDDEN, dtype=BF16), 1e-5, dtype)
 
 
+def int8_product(num_rows: int) -> object:
+    values, weight = (torch.zeros((size, HIDDEN), dtype=torch.int8) for size in (num_rows, HIDDEN))
+    return int8_linear(values, torch.ones((num_rows, 1)), weight, torch.ones((HIDDEN, 1)), BF16)
+
+
+def product_with_codes(num_rows: int, bits: int, group: int) -> object:
+    matrix = PackedBlocks.of(Blocks.of(torch.zeros((256, HIDDEN)), bits, group), torch.device("cpu"))
+    return packed_linear(torch.zeros((num_rows, HIDDEN), dtype=BF16), matrix)
+
+
 MMA = ("short_kernel", "long_kernel")
 NAMES = [("page 16", 16), ("page 64", 64)]
 CASES = [
@@ -108,6 +121,21 @@ CASES = [
     Case("SiLU", lambda: silu_and_mul(hidden(2 * INTERMEDIATE))),
     Case("SiLU to int8", lambda: silu_and_mul_quantised(hidden(2 * INTERMEDIATE), torch.int8)),
     Case("SiLU to fp8", lambda: silu_and_mul_quantised(hidden(2 * INTERMEDIATE), FP8), (90,)),
+    *(
+        Case(f"int8 product, {rows} rows", lambda rows=rows: int8_product(rows), (80, 90), ("_int8_kernel",))  # type: ignore[misc]
+        for rows in (4, 64, 512)
+    ),
+    *(
+        Case(
+            f"{bits}-bit weights, groups of {group}, {rows} rows",
+            lambda rows=rows, bits=bits, group=group: product_with_codes(rows, bits, group),  # type: ignore[misc]
+            (80, 90),
+            ("_packed_kernel",),
+        )
+        for bits in (4, 8)
+        for group in (32, 128)
+        for rows in (4, 64)
+    ),
     Case(
         "bitmask",
         lambda: apply_token_bitmask(

@@ -118,7 +118,7 @@ def _read(kernel: Any, arch: int) -> Compiled:
         usage, code = (_dump(option, path) for option in ("--dump-resource-usage", "--dump-sass"))
     match = re.search(r"REG:(\d+)", usage)
     assert match is not None, usage
-    found = {name: len(re.findall(rf"\b{name}\b", code)) for name in ("HGMMA", "HMMA", "QGMMA", "IMMA")}
+    found = {name: len(re.findall(rf"\b{name}\b", code)) for name in ("HGMMA", "HMMA", "QGMMA", "IGMMA", "IMMA")}
     return Compiled(
         kernel.metadata.name,
         arch,

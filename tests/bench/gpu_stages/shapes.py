@@ -38,7 +38,7 @@ def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype, 
             view.fill_(1.0)
         else:
             view.normal_(0.0, view.shape[-1] ** -0.5, generator=generator)
-    return Llama(config, weights.in_fp8() if fp8 else weights, GpuOps(fp8=fp8))
+    return Llama(config, weights.in_fp8() if fp8 else weights, GpuOps(torch.float8_e4m3fn if fp8 else None))
 
 
 @dataclass(frozen=True)
