@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
+from db.stores import S3Path
+from tests.faults.buckets import SeaweedServer
 from tests.faults.rig import SEED, Rig
 from tests.faults.servers import PostgresServer, RedisServer
 from tests.faults.tally import Report, table
+from tests.s3_server import KEYS, new_bucket
 
 REPORT = Report()
 FAILED: list[str] = []
@@ -52,14 +55,35 @@ def own_postgres(postgres_server: PostgresServer, request: pytest.FixtureRequest
     return postgres_server.url.rsplit("/", 1)[0] + f"/{name}"
 
 
+@pytest.fixture(scope="session")
+def seaweed() -> Iterator[SeaweedServer]:
+    server = SeaweedServer()
+    server.start()
+    yield server
+    server.remove()
+
+
 @pytest.fixture
-def rig_on(redis_server: RedisServer, tmp_path: Path) -> Iterator[Callable[..., Rig]]:
-    """`rig_on(database_url, **settings)`; SQLite without an address."""
+def sea_bucket(
+    seaweed: SeaweedServer, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> S3Path:
+    """An empty bucket of a real server."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    return new_bucket(seaweed.endpoint, tmp_path_factory.getbasetemp() / "scratch")
+
+
+@pytest.fixture
+def rig_on(redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Rig]]:
+    """`rig_on(database_url, **settings)`; SQLite without an address. NIGHTMILL_FAULTS_STORE=s3 puts every test's input
+    and output into a bucket of SeaweedFS."""
     made: list[Rig] = []
 
-    def make(database_url: str = "", **settings: object) -> Rig:
+    def make(database_url: str = "", bucket: S3Path | None = None, **settings: object) -> Rig:
         url = database_url or f"sqlite:///{tmp_path / 'ledger.db'}"
-        made.append(Rig(tmp_path, url, redis_server.url, SEED, settings))
+        if bucket is None and os.environ.get("NIGHTMILL_FAULTS_STORE") == "s3":
+            bucket = request.getfixturevalue("sea_bucket")
+        made.append(Rig(tmp_path, url, redis_server.url, SEED, settings, bucket))
         return made[-1]
 
     yield make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -19,7 +20,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from db.models import Job
 from db.settings import Settings
+from db.stores import S3Path
 from tests.faults.servers import eventually, free_port
+from tests.s3_server import KEYS, get, keys, put
 from tests.worker.crew import ROOT, Crew
 from tests.worker.factories import Office, spec_of, write_texts
 
@@ -33,6 +36,7 @@ class Rig:
     redis_url: str
     seed: int
     settings: dict[str, object] = field(default_factory=dict)
+    bucket: S3Path | None = None  # where inputs and outputs lie; None: below `home`
     office: Office = field(init=False)
     crew: Crew = field(init=False)
     random: random.Random = field(init=False)
@@ -40,9 +44,17 @@ class Rig:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        settings = Settings(home=self.home, database_url=self.database_url, data_roots=(self.home,), shard_rows=200)
+        roots = (self.home,) if self.bucket is None else (self.home, str(self.bucket))
+        endpoint = "" if self.bucket is None else self.bucket.service.endpoint
+        settings = Settings(
+            home=self.home, database_url=self.database_url, data_roots=roots, shard_rows=200, s3_endpoint=endpoint
+        )
         self.office = Office(settings)
-        own = {"shard_rows": 200, "NIGHTMILL_TEST_ROWS": self.home / "rows.log", "log_level": "info", **self.settings}
+        own = {"shard_rows": 200, "NIGHTMILL_TEST_ROWS": self.home / "rows.log", "log_level": "info"}
+        if self.bucket is not None:
+            own |= {"data_roots": json.dumps([str(root) for root in roots]), "s3_checkpoint_seconds": 0.2, **KEYS}
+            own["s3_endpoint"] = endpoint
+        own |= self.settings
         self.crew = Crew(self.home, self.database_url, str(own.pop("redis_url", self.redis_url)), **own)
 
     # -- what is done to it ------------------------------------------------------------------------------------------
@@ -51,6 +63,9 @@ class Rig:
         rows = [f"{job_id} row {i}" for i in range(num_rows)] if texts is None else texts
         source = write_texts(self.home / f"{job_id}.parquet", rows)
         values = {"model": "fake:slow", **spec}
+        if self.bucket is not None:
+            there = put(self.bucket / source.name, source.read_bytes())
+            return self.office.submit(spec_of(there, **values), self.bucket / f"{job_id}-out", job_id)
         return self.office.submit(spec_of(source, **values), self.home / f"{job_id}-out", job_id)
 
     def hire(self, count: int = 1) -> None:
@@ -98,6 +113,8 @@ class Rig:
 
     def wait(self, job_id: str = "job", seconds: float = 400.0) -> Job:
         eventually(lambda: self._ended(job_id), f"{job_id} ends", seconds)
+        if self.bucket is not None:
+            mirror(self.bucket / f"{job_id}-out", self.home / f"{job_id}-out")
         return self.office.job(job_id)
 
     def _ended(self, job_id: str) -> bool:
@@ -131,6 +148,13 @@ class Outcome:
     lost: int
     doubled: int
     redone: int
+
+
+def mirror(folder: S3Path, here: Path) -> None:
+    """Copy all that lies below a folder of a bucket, so that it can be looked at like any other."""
+    for name in keys(folder):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_bytes(get(folder / name))
 
 
 def read(folder: Path) -> pa.Table:
