@@ -223,3 +223,15 @@ def test_journals_are_read_in_their_order(bucket: S3Path) -> None:
     store_of(bucket).remove([bucket / key for key in keys(bucket)])
     store_of(bucket).remove([])
     assert keys(bucket) == []
+
+
+def test_one_large_row_group_is_read_in_bounded_memory(bucket: S3Path) -> None:
+    """40 MB in one row group: Arrow holds the batch that it gives and the pages that it reads, and no more."""
+    place = put(bucket / "large.parquet", table(180_000))
+    pool = pa.default_memory_pool()
+    before, most, rows = pool.bytes_allocated(), 0, 0
+    for batch in parquet.read(place, 0, 180_000):
+        rows += batch.num_rows
+        most = max(most, pool.bytes_allocated() - before)
+    assert rows == 180_000
+    assert most < 12 << 20
