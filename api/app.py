@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from api import errors, jobs, results, schedules, system, uploads
+from api import errors, jobs, results, schedules, system, uploads, webhooks
 from api.auth import check_exposure
 from api.dashboard import actions as dashboard
 from api.deps import Services
@@ -17,6 +17,7 @@ from api.metrics import Metrics
 from api.middleware import BodyLimit, Timing
 from api.openai.keeper import Keeper
 from api.openai.routes import ROUTERS as OPENAI_ROUTERS
+from api.postman import Postman
 from api.queue import Queue, RedisQueue
 from api.sweeper import Sweeper
 from db.session import connect, migrate, session_factory
@@ -41,9 +42,12 @@ def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
         app.state.services, app.state.keeper = services, Keeper(services)
         sweeper.start()
         app.state.keeper.start()
+        postman = Postman(settings, sessions)
+        postman.start()
         try:
             yield
         finally:
+            postman.stop()
             app.state.keeper.stop()
             sweeper.stop()
             database.dispose()
@@ -54,7 +58,7 @@ def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
         description="Batch inference for language models: a Parquet dataset in, a Parquet dataset out.",
         lifespan=lifespan,
     )
-    routers = [module.router for module in (jobs, results, schedules, uploads, system)]
+    routers = [module.router for module in (jobs, results, schedules, uploads, system, webhooks)]
     for router in (*routers, *OPENAI_ROUTERS):
         app.include_router(router)
     dashboard.install(app)

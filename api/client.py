@@ -28,6 +28,7 @@ from api.schedule_client import Schedules
 from api.schemas import JobPage, JobRequest, JobView, UploadView
 from api.system_views import Health, ModelList, WorkerList
 from api.transport import RequestRefused, ResultsPartial, Transport, chunks
+from api.webhook_views import DeliveryPage, WebhookList, WebhookView
 from db.json_schemas import as_schema
 from db.models import JobStatus
 
@@ -97,6 +98,21 @@ class Client:
     def retry(self, job_id: str) -> JobView:
         """A new job over the failed rows of one that has ended. A second call gives the same job."""
         return JobView.model_validate(self._transport.call("POST", f"/v1/jobs/{job_id}/retry").json())
+
+    def create_webhook(self, url: str, events: Sequence[str] = ()) -> WebhookView:
+        """Have the server tell an address when batches end. The answer alone has the secret that signs."""
+        body = {"url": url, "events": [*events]}
+        return WebhookView.model_validate(self._transport.call("POST", "/v1/webhooks", json=body).json())
+
+    def webhooks(self) -> WebhookList:
+        return WebhookList.model_validate(self._transport.call("GET", "/v1/webhooks").json())
+
+    def delete_webhook(self, webhook_id: str) -> None:
+        self._transport.call("DELETE", f"/v1/webhooks/{webhook_id}")
+
+    def webhook_deliveries(self, webhook_id: str) -> DeliveryPage:
+        """The latest deliveries, newest first."""
+        return DeliveryPage.model_validate(self._transport.call("GET", f"/v1/webhooks/{webhook_id}/deliveries").json())
 
     def watch(self, job_id: str, *, interval: float = 0.5) -> Iterator[JobView]:
         """The job every `interval` seconds, the last time when it has ended."""

@@ -52,6 +52,8 @@ TABLE: dict[type[errors.DomainError], tuple[HTTPStatus, str]] = {
     errors.TenantNotFound: (HTTPStatus.NOT_FOUND, "No such tenant"),
     errors.KeyNotFound: (HTTPStatus.NOT_FOUND, "No such key"),
     errors.InvalidKey: (HTTPStatus.UNPROCESSABLE_ENTITY, "The key cannot be made"),
+    errors.WebhookNotFound: (HTTPStatus.NOT_FOUND, "No such webhook"),
+    errors.InvalidWebhook: (HTTPStatus.UNPROCESSABLE_ENTITY, "The webhook cannot be made"),
     errors.JobNotFound: (HTTPStatus.NOT_FOUND, "No such job"),
     ResultNotFound: (HTTPStatus.NOT_FOUND, "No such file"),
     errors.UploadNotFound: (HTTPStatus.UNPROCESSABLE_ENTITY, "No such upload"),

@@ -187,3 +187,22 @@ class InvalidKey(DomainError):
         super().__init__(f"{field}: {reason}")
         self.field = field
         self.reason = reason
+
+
+class WebhookNotFound(DomainError):
+    code = "webhook_not_found"
+
+    def __init__(self, webhook_id: str) -> None:
+        super().__init__(f"there is no webhook {webhook_id!r}")
+        self.webhook_id = webhook_id
+
+
+class InvalidWebhook(DomainError):
+    """An address or an event that no webhook can have."""
+
+    code = "invalid_webhook"
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason

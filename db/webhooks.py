@@ -40,6 +40,13 @@ def listing(session: Session, tenant: str) -> list[Webhook]:
     return list(session.scalars(select(Webhook).where(Webhook.tenant == tenant).order_by(Webhook.created_at)))
 
 
+def disable(session: Session, webhook_id: str) -> None:
+    """Its receiver wants no more events; what is pending fails."""
+    session.execute(update(Webhook).where(Webhook.id == webhook_id).values(enabled=False))
+    pending = update(Delivery).where(Delivery.webhook_id == webhook_id, Delivery.status == "pending")
+    session.execute(pending.values(status="failed"))
+
+
 def deliveries(session: Session, webhook_id: str, *, limit: int, before: int | None = None) -> list[Delivery]:
     """Newest first."""
     query = select(Delivery).where(Delivery.webhook_id == webhook_id).order_by(Delivery.id.desc()).limit(limit)

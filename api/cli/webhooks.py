@@ -1,0 +1,71 @@
+"""Commands about webhooks: who is told when a batch has ended."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from api.cli import serving
+from api.cli.friendly import EPILOG, Url, friendly, out
+from db.settings import Settings
+
+app = typer.Typer(help="Addresses that are told when a batch has ended.", no_args_is_help=True)
+Json = Annotated[bool, typer.Option("--json", help="Print the server's answer.")]
+
+
+@app.command(epilog=EPILOG)
+@friendly
+def create(
+    target: Annotated[str, typer.Argument(metavar="URL", help="Where events are sent, by https.")],
+    event: Annotated[list[str] | None, typer.Option(help="Type of event, any number of times; none: all.")] = None,
+    url: Url = None,
+) -> None:
+    """Register an address, and print its secret. It is told this once."""
+    with serving.connected(Settings(), url) as client:
+        made = client.create_webhook(target, event or [])
+    out.print(f"{made.id} {made.secret}", highlight=False)
+
+
+@app.command("list", epilog=EPILOG)
+@friendly
+def listing(json: Json = False, url: Url = None) -> None:
+    """Show the registered addresses."""
+    with serving.connected(Settings(), url) as client:
+        found = client.webhooks()
+    if json:
+        out.print_json(found.model_dump_json())
+        return
+    table = Table("webhook", "address", "events", "enabled")
+    for each in found.webhooks:
+        table.add_row(each.id, each.url, ", ".join(each.events) or "all", "yes" if each.enabled else "no")
+    out.print(table)
+
+
+@app.command(epilog=EPILOG)
+@friendly
+def delete(webhook_id: Annotated[str, typer.Argument(metavar="WEBHOOK")], url: Url = None) -> None:
+    """Forget an address."""
+    with serving.connected(Settings(), url) as client:
+        client.delete_webhook(webhook_id)
+
+
+@app.command(epilog=EPILOG)
+@friendly
+def deliveries(
+    webhook_id: Annotated[str, typer.Argument(metavar="WEBHOOK")], json: Json = False, url: Url = None
+) -> None:
+    """Show how the latest events were delivered."""
+    with serving.connected(Settings(), url) as client:
+        found = client.webhook_deliveries(webhook_id)
+    if json:
+        out.print_json(found.model_dump_json())
+        return
+    table = Table("event", "type", "about", "status", "attempts", "answer", "error")
+    for each in found.deliveries:
+        answer = "" if each.response_status is None else str(each.response_status)
+        table.add_row(
+            each.event_id, each.type, each.object_id, each.status, str(each.attempts), answer, each.error or ""
+        )
+    out.print(table)

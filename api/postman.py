@@ -1,0 +1,123 @@
+"""The thread that delivers webhooks, by the Standard Webhooks scheme: signed, tried again with growing pauses, logged.
+
+Any number of processes may do so at once: a delivery is taken by compare-and-set (db.webhooks). A receiver may still
+get an event twice, when a process dies between delivery and record; the event's id tells.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+from sqlalchemy.orm import Session, sessionmaker
+
+from api.addresses import AddressRefused, target
+from db import webhooks
+from db.errors import InvalidWebhook
+from db.openai_models import Delivery, Webhook
+from db.settings import Settings
+
+log = logging.getLogger(__name__)
+SECONDS = 10.0  # for one attempt
+AT_ONCE = 4
+GONE = 410  # the receiver wants no more of it
+
+
+class Undelivered(Exception):
+    """An attempt that did not succeed, and what was answered."""
+
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Postman(threading.Thread):
+    """Looks every `sweep_seconds`. Errors are logged and never fatal."""
+
+    def __init__(self, settings: Settings, sessions: sessionmaker[Session]) -> None:
+        super().__init__(name="postman", daemon=True)
+        self._settings = settings
+        self._sessions = sessions
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="postman") as pool:
+            while not self._stop.wait(self._settings.sweep_seconds):
+                try:
+                    while not self._stop.is_set() and any(pool.map(lambda _: self.deliver_one(), range(AT_ONCE))):
+                        pass
+                except Exception as error:  # The thread must outlive every failure of the database.
+                    log.warning("webhooks are not delivered, and it is tried again: %s", error)
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self.is_alive():
+            self.join(timeout=SECONDS)
+
+    def deliver_one(self) -> bool:
+        """Attempt what is due longest; False when nothing is due."""
+        with self._sessions.begin() as session:
+            taken = webhooks.take_due(session)
+        if taken is None:
+            return False
+        delivery, webhook = taken
+        status: int | None = None
+        reason: str | None = None
+        try:
+            status = self._send(delivery, webhook)
+        except Undelivered as failure:
+            status, reason = failure.status, str(failure)
+        with self._sessions.begin() as session:
+            webhooks.settle(session, delivery, delivered=reason is None, status=status, error=reason)
+            if status == GONE:
+                webhooks.disable(session, webhook.id)
+        return True
+
+    def _send(self, delivery: Delivery, webhook: Webhook) -> int:
+        """The status of a delivery that was taken. Raises Undelivered."""
+        body = payload(delivery)
+        headers = {**signed(webhook.secret, delivery.event_id, int(time.time()), body), "user-agent": "nightmill"}
+        try:
+            where = target(webhook.url, self._settings.webhook_private_addresses)
+            headers["host"] = where.host
+            with httpx.Client(timeout=SECONDS, follow_redirects=False, trust_env=False) as client:
+                request = client.build_request(
+                    "POST", where.url, content=body, headers=headers, extensions={"sni_hostname": where.name}
+                )
+                answer = client.send(request, stream=True)  # what it says is not read
+                answer.close()
+        except (InvalidWebhook, AddressRefused, httpx.HTTPError) as error:
+            raise Undelivered(str(error) or type(error).__name__) from error
+        if not answer.is_success:
+            raise Undelivered(f"answered {answer.status_code}", answer.status_code)
+        return answer.status_code
+
+
+def payload(delivery: Delivery) -> bytes:
+    event = {
+        "id": delivery.event_id,
+        "object": "event",
+        "created_at": int(delivery.created_at),
+        "type": delivery.type,
+        "data": {"id": delivery.object_id},
+    }
+    return json.dumps(event, separators=(",", ":")).encode()
+
+
+def signed(secret: str, event_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """The headers of a delivery. `secret` is whsec_ and base64."""
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    digest = hmac.digest(key, f"{event_id}.{timestamp}.".encode() + body, hashlib.sha256)
+    return {
+        "content-type": "application/json",
+        "webhook-id": event_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
+    }
