@@ -45,19 +45,19 @@ class Postman(threading.Thread):
         super().__init__(name="postman", daemon=True)
         self._settings = settings
         self._sessions = sessions
-        self._stop = threading.Event()
+        self._over = threading.Event()
 
     def run(self) -> None:
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="postman") as pool:
-            while not self._stop.wait(self._settings.sweep_seconds):
+            while not self._over.wait(self._settings.sweep_seconds):
                 try:
-                    while not self._stop.is_set() and any(pool.map(lambda _: self.deliver_one(), range(AT_ONCE))):
+                    while not self._over.is_set() and any(pool.map(lambda _: self.deliver_one(), range(AT_ONCE))):
                         pass
                 except Exception as error:  # The thread must outlive every failure of the database.
                     log.warning("webhooks are not delivered, and it is tried again: %s", error)
 
     def stop(self) -> None:
-        self._stop.set()
+        self._over.set()
         if self.is_alive():
             self.join(timeout=SECONDS)
 

@@ -139,10 +139,19 @@ def _pause(attempt: int, retry_after: str | None) -> None:
 def _problem(answer: httpx.Response) -> Problem:
     """The problem of an answer; made up where something else than our server answered."""
     try:
-        return Problem.model_validate(answer.json())
+        return Problem.model_validate(_as_problem(answer.json(), answer.status_code))
     except (ValidationError, ValueError):
         detail = f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}; is it a Nightmill server?"
         return Problem(title=answer.reason_phrase, status=answer.status_code, detail=detail, code="not_a_problem")
+
+
+def _as_problem(found: Any, status: int) -> Any:
+    """The errors of the OpenAI routes have a shape of their own."""
+    error = found.get("error") if isinstance(found, dict) else None
+    if not isinstance(error, dict):
+        return found
+    code, message = error.get("code") or "error", error.get("message")
+    return {"title": error.get("type"), "status": status, "detail": message, "code": code, "field": error.get("param")}
 
 
 def chunks(path: Path) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from api.cli import bench, doctor, job_commands, schedule_commands, serving, webhooks
+from api.cli import bench, doctor, job_commands, run_batch, schedule_commands, serving, webhooks
 from api.cli import demo as demonstration
 from api.cli.friendly import EPILOG, Url, console, friendly, out
 from api.cli.options import JobOptions, with_job_options
@@ -34,6 +34,7 @@ models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 app.add_typer(job_commands.app)
 app.add_typer(schedule_commands.app, name="schedule")
+app.add_typer(run_batch.app)
 app.add_typer(doctor.app)
 app.add_typer(webhooks.app, name="webhooks")
 app.add_typer(bench.app)

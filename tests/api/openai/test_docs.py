@@ -1,0 +1,74 @@
+"""docs/openai.md: its examples run, and every route, setting, event and parameter there is stands in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from api.app import create_app
+from db.openai_body import HARMLESS, ChatBody, CompletionBody
+from db.settings import Settings
+from db.webhooks import EVENTS
+from tests.api.openai.rig import REPOSITORY, service
+
+TEXT = (REPOSITORY / "docs" / "openai.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def test_the_examples_run(tmp_path: Path) -> None:
+    """In the order of the page, in one folder; what starts a service is left out, as one runs."""
+    with service() as url:
+        environment = {
+            **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "OPENAI_API_KEY": "none",
+            "NIGHTMILL_URL": url,
+            "PYTHONPATH": str(REPOSITORY),
+        }
+        shell = f"nightmill() {{ {sys.executable} -P -c 'from api.cli import app; app()' \"$@\"; }}\nset -e\n"
+        printed = []
+        for language, code in BLOCKS:
+            if "nightmill up" in code:
+                continue
+            command = ["bash", "-c", shell + code] if language == "sh" else [sys.executable, "-W", "ignore", "-c", code]
+            done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+            assert done.returncode == 0, f"{code}\n{done.stderr}\n{done.stdout}"
+            assert '"error"' not in done.stdout.replace('"error":null', ""), done.stdout
+            printed.append(done.stdout)
+    assert len(printed) == 5
+    assert printed[0].splitlines() == [
+        "review-0 IS THIS REVIEW POSIT",
+        "review-1 IS THIS REVIEW POSIT",
+    ]
+    assert '"status":"' in printed[1]
+    assert printed[2].strip() == "positive=True"
+    assert "whsec_" in printed[4]
+
+
+def test_every_route_is_told() -> None:
+    routes = set()
+    for path, methods in create_app(Settings()).openapi()["paths"].items():
+        for method, operation in methods.items():
+            if {"openai", "webhooks"} & set(operation["tags"]):
+                routes.add(f"{method.upper()} {path}")
+    assert sorted(route for route in routes if f"`{route}`" not in TEXT and f"`{route} " not in TEXT) == []
+    assert len(routes) == 23
+
+
+def test_every_parameter_is_told() -> None:
+    names = {*ChatBody.model_fields, *CompletionBody.model_fields, *HARMLESS}
+    assert sorted(name for name in names if f"`{name}`" not in TEXT) == []
+
+
+def test_every_event_is_told() -> None:
+    assert [event for event in EVENTS if f"`{event}`" not in TEXT] == []
+
+
+@pytest.mark.parametrize("name", [name for name in Settings.model_fields if name.startswith(("openai_", "webhook_"))])
+def test_every_setting_is_told(name: str) -> None:
+    assert f"NIGHTMILL_{name.upper()}" in TEXT
