@@ -25,16 +25,14 @@ def write(path: Path, lines: list[Any]) -> Path:
 def test_a_file_in_and_a_file_out(nightmill: CommandLine, tmp_path: Path) -> None:
     texts = ["x" * 5000 if i in (0, 7, 8) else f"text {i}" for i in range(20)]
     source = write(tmp_path / "in.jsonl", [request(f"r{i}", text) for i, text in enumerate(texts)])
-    done = nightmill("run-batch", "-i", source, "-o", tmp_path / "out.jsonl")
-    assert done.returncode == 0, done.stderr
+    done = nightmill("run-batch", "-i", source, "-o", tmp_path / "out.jsonl", "--strict")
+    assert done.returncode == 3, done.stderr
     assert "completed: 17 of 20 requests" in done.stderr
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["custom_id"] for line in lines] == [f"r{i}" for i in range(20)]
     assert [line["response"]["status_code"] for line in lines] == [400 if i in (0, 7, 8) else 200 for i in range(20)]
     assert lines[1]["response"]["body"]["choices"][0]["message"]["content"] == "TEXT 1"
 
-    strict = nightmill("run-batch", "-i", source, "-o", tmp_path / "out.jsonl", "--strict")
-    assert strict.returncode == 3
     bad = write(tmp_path / "bad.jsonl", [request("a", "x"), request("a", "y"), request("b", "z", tools=[])])
     refused = nightmill("run-batch", "-i", bad, "-o", tmp_path / "none.jsonl")
     assert refused.returncode == 2

@@ -13,7 +13,15 @@ from api.app import create_app
 from db.settings import Settings
 from tests.api.conftest import MemoryQueue
 from tests.api.openai.office import Desk
+from tests.api.openai.rig import service
 from tests.worker.factories import Office
+
+
+@pytest.fixture(scope="session")
+def service_url() -> Iterator[str]:
+    """A server and a worker process that all tests with real clients share."""
+    with service() as url:
+        yield url
 
 
 @pytest.fixture

@@ -12,15 +12,14 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.api.openai.rig import chat, eventually, jsonl, service
+from tests.api.openai.rig import chat, eventually, jsonl
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with service() as found:
-        yield f"{found}/v1"
+@pytest.fixture
+def url(service_url: str) -> str:
+    return f"{service_url}/v1"
 
 
 @pytest.fixture
