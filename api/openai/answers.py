@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ UNDONE = {
     "cancelled": ("batch_cancelled", "This request was not executed because the batch was cancelled."),
 }
 BROKEN = "\N{REPLACEMENT CHARACTER}"
+# What clients that split text into lines take for the end of one, and JSON does not.
+BREAKS = re.compile("[\x85\u2028\u2029]")
 COLUMNS = ("custom_id", "choices", "error", "prompt_tokens", "cached_tokens", "output_tokens")
 
 
@@ -95,7 +98,8 @@ class Answers:
         self, custom_id: str, index: int, response: dict[str, Any] | None, error: dict[str, str] | None
     ) -> bytes:
         line = {"id": f"batch_req_{self.id(index)}", "custom_id": custom_id, "response": response, "error": error}
-        return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+        return BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode() + b"\n"
 
 
 def _chat_choice(place: int, choice: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -13,6 +14,7 @@ from api import submission
 from api.deps import Services
 from api.schemas import JobRequest
 from db import datasets, files, jobs, tenants
+from db.errors import UploadNotFound
 from db.files import Stored
 from db.models import Job
 from db.publish import publish
@@ -46,8 +48,11 @@ def _folders(services: Services, tenant: str) -> Folders:
         return tenants.folders(session, services.settings, tenant)
 
 
-def discard(stored: Stored) -> None:
-    stored.path.unlink(missing_ok=True)
+def _discard(services: Services, order: Order) -> None:
+    """Nobody was told of the dataset: its row goes, if it has one, and its bytes."""
+    with services.sessions.begin() as session, suppress(UploadNotFound):
+        files.remove_upload(session, services.settings, order.source.id, order.tenant)
+    order.source.path.unlink(missing_ok=True)
 
 
 def submit(services: Services, order: Order, also: Callable[[Session, Job], bool] = lambda session, job: True) -> Job:
@@ -83,7 +88,7 @@ def submit(services: Services, order: Order, also: Callable[[Session, Job], bool
             if not also(session, job):
                 raise CalledOff
     except BaseException:
-        discard(order.source)
+        _discard(services, order)
         raise
     services.sweeper.nudge()
     return job

@@ -6,8 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
+from api.openai import work
 from db import control, jobs, openai_batches
+from db.models import Job, Upload
 from tests.api.openai.office import Desk
 from tests.api.openai.rig import chat
 
@@ -248,6 +251,35 @@ def test_the_same_rows_give_the_same_bytes(desk: Desk) -> None:
     assert choices[1]["logprobs"]["content"][0] == {
         "token": "O", "logprob": -0.5, "bytes": [79], "top_logprobs": [{"token": "O", "logprob": -0.5, "bytes": [79]}]
     }  # fmt: skip
+
+
+def test_a_line_has_no_character_that_could_end_it(desk: Desk) -> None:
+    """JSON allows some that Python's splitlines, and so a client's iter_lines, takes for the end of a line."""
+    text = "a\u2028b\u2029c\x85d\ne"
+    done = desk.run([chat("a", text)])
+    (line,) = desk.http.get(f"/v1/files/{done['output_file_id']}/content").text.splitlines()
+    assert json.loads(line)["response"]["body"]["choices"][0]["message"]["content"] == text.upper()
+
+
+def test_a_batch_that_was_cancelled_while_it_was_checked_leaves_no_dataset(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk.keeper, "nudge", lambda: None)
+    batch = desk.create(desk.send([chat("a", "x")]))
+    store = work.store
+
+    def cancelled_meanwhile(*arguments: Any) -> Any:
+        made = store(*arguments)
+        assert desk.http.post(f"/v1/batches/{batch['id']}/cancel").json()["status"] == "cancelled"
+        return made
+
+    monkeypatch.setattr(work, "store", cancelled_meanwhile)
+    desk.keeper.keep()
+    assert desk.read(batch["id"])["status"] == "cancelled"
+    with desk.office.sessions.begin() as session:
+        assert list(session.scalars(select(Job))) == []
+        assert list(session.scalars(select(Upload))) == []
+    assert list(desk.services.settings.uploads.glob("*.parquet")) == []
 
 
 def test_completions(desk: Desk) -> None:

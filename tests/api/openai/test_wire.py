@@ -13,7 +13,6 @@ from tests.api.openai.office import ENDPOINT, Desk
 from tests.api.openai.rig import chat, jsonl
 
 REQUEST = chat("a", "hi")
-BODY = REQUEST["body"]
 EARLY = {"anchor": "created_at", "seconds": 1}
 
 
@@ -190,90 +189,3 @@ def test_the_database_is_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> No
     assert (error(answer, 503)["type"], answer.headers["retry-after"]) == ("server_error", "5")
     monkeypatch.setattr("api.openai.batches.openai_batches.get", lambda *_: 1 / 0)
     assert "division" not in error(desk.http.get("/v1/batches/batch_x"), 500)["message"]
-
-
-# -- lines -------------------------------------------------------------------------------------------------------------
-
-
-def without(name: str, request: dict[str, Any] = REQUEST) -> dict[str, Any]:
-    return {key: value for key, value in request.items() if key != name}
-
-
-def body(**change: Any) -> dict[str, Any]:
-    return {**REQUEST, "custom_id": "b", "body": {key: v for key, v in {**BODY, **change}.items() if v is not ...}}
-
-
-@pytest.mark.parametrize(
-    ("line", "code", "message", "param"),
-    [
-        ("{", "invalid_json_line", "This line is not parseable as valid JSON.", None),
-        ("[]", "invalid_json_line", "This line is not parseable as valid JSON.", None),
-        ('{"custom_id": NaN}', "invalid_json_line", "This line is not parseable as valid JSON.", None),
-        ("[" * 5000, "invalid_json_line", "This line is not parseable as valid JSON.", None),
-        (without("custom_id"), "missing_required_parameter", "Missing required parameter: 'custom_id'.", "custom_id"),
-        (REQUEST, "duplicate_custom_id", "The custom_id 'a' was used before.", "custom_id"),
-        ({**REQUEST, "custom_id": 7}, "invalid_custom_id", "'custom_id' must be a string", "custom_id"),
-        ({**without("body"), "custom_id": "b"}, "missing_required_parameter", "Missing", "body"),
-        ({**REQUEST, "custom_id": "b", "method": "GET"}, "invalid_method", "The method", "method"),
-        (
-            {**REQUEST, "custom_id": "b", "url": "/v1/completions"},
-            "invalid_url",
-            "The URL provided for this request does not match the batch endpoint.",
-            "url",
-        ),
-        ({**REQUEST, "custom_id": "b", "colour": 1}, "unknown_parameter", "Unknown parameter: 'colour'.", "colour"),
-        (
-            body(stream=True),
-            "streaming_unsupported",
-            "Chat Completions: Streaming is not supported in the Batch API.",
-            "body.stream",
-        ),
-        (body(model=...), "invalid_request", "Model parameter is required.", "body.model"),
-        (body(messages=...), "invalid_request", "Messages parameter is required.", "body.messages"),
-        (body(model="other"), "mismatched_model", "A batch has one model", "body.model"),
-        (body(tools=[]), "unsupported_parameter", "'tools' is not supported.", "body.tools"),
-        (body(temperature=3), "invalid_value", "Invalid value for 'temperature'", "body.temperature"),
-        (
-            body(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "x"}}}),
-            "invalid_value",
-            "Invalid value for 'response_format.json_schema.schema'",
-            "body.response_format.json_schema.schema",
-        ),
-    ],
-)
-def test_a_bad_line_fails_the_batch(desk: Desk, line: Any, code: str, message: str, param: str | None) -> None:
-    failed = desk.start([REQUEST, "", line, chat("z", "fine")])
-    assert (failed["status"], failed["request_counts"]["total"]) == ("failed", 0)
-    (found,) = failed["errors"]["data"]
-    assert (found["code"], found["param"], found["line"]) == (code, param, 3)
-    assert found["message"].startswith(message)
-    assert failed["failed_at"] is not None
-    assert list(desk.office.process.settings.uploads.glob("*.parquet")) == []
-
-
-def test_every_bad_line_is_named_up_to_a_hundred(desk: Desk) -> None:
-    errors = desk.start(["{"] * 130)["errors"]["data"]
-    assert [each["line"] for each in errors] == [*range(1, 101), None]
-    assert errors[-1]["message"] == "30 more lines are not valid."
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "code"),
-    [("openai_max_requests", 2, "too_many_requests"), ("max_prompt_bytes", 200, "line_too_long")],
-)
-def test_limits(desk: Desk, monkeypatch: pytest.MonkeyPatch, setting: str, value: int, code: str) -> None:
-    monkeypatch.setitem(desk.services.settings.__dict__, setting, value)
-    failed = desk.start([chat("a", "x"), chat("b", "x"), chat("c", "x" * 500)])
-    assert [each["code"] for each in failed["errors"]["data"]] == [code]
-
-
-def test_a_file_of_blank_lines_is_no_batch(desk: Desk) -> None:
-    assert desk.start(["", " "])["errors"]["data"][0]["code"] == "empty_file"
-
-
-def test_parameters_without_effect_are_taken(desk: Desk) -> None:
-    idle = {
-        "user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "stream": False, "logit_bias": {},
-        "tools": None, "n": 1,
-    }  # fmt: skip
-    assert desk.start([chat("a", "x", **idle)])["status"] == "validating"
