@@ -89,6 +89,11 @@ def _response(request: Request, error: Exception) -> Response:
             log.error("the database failed %s %s: %s", request.method, request.url.path, error)
             status, headers = 503, {"retry-after": str(RETRY_AFTER_SECONDS)}
             body = error_object("The database is not available.", status, None, "database_unavailable")
+        case sqlalchemy.exc.DataError():  # NUL in a text, which PostgreSQL does not take
+            status, body = (
+                400,
+                error_object("A text has a character that cannot be stored.", 400, None, "invalid_value"),
+            )
         case _:
             log.exception("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
             status = 500

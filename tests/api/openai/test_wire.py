@@ -158,6 +158,12 @@ def test_no_such_batch(desk: Desk, method: str, path: str) -> None:
     assert (found["message"], found["type"]) == ("No batch found with id 'batch_x'.", "invalid_request_error")
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=True)
+def test_a_character_that_no_database_keeps(desk: Desk) -> None:
+    assert desk.http.get("/v1/batches/batch_%00").status_code in (400, 404)
+    assert desk.http.get("/v1/files/file-%00").status_code in (400, 404)
+
+
 def test_pages_of_batches(desk: Desk) -> None:
     file_id = desk.send([REQUEST])
     ids = [desk.create(file_id)["id"] for _ in range(3)]
