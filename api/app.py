@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from api import errors, jobs, results, schedules, system, uploads, webhooks
+from api import access, errors, jobs, results, schedules, system, uploads, webhooks
 from api.auth import check_exposure
 from api.dashboard import actions as dashboard
 from api.deps import Services
@@ -58,7 +58,7 @@ def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
         description="Batch inference for language models: a Parquet dataset in, a Parquet dataset out.",
         lifespan=lifespan,
     )
-    routers = [module.router for module in (jobs, results, schedules, uploads, system, webhooks)]
+    routers = [module.router for module in (jobs, results, schedules, uploads, system, webhooks, access)]
     for router in (*routers, *OPENAI_ROUTERS):
         app.include_router(router)
     dashboard.install(app)

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from db import keys
 from db.accounts import DEFAULT, Role
+from db.audit import Actor
 from db.errors import DomainError
 from db.settings import Settings
 
@@ -51,6 +52,12 @@ class Caller:
     tenant: str
     role: Role
     key_id: str | None
+    address: str = ""
+
+    @property
+    def actor(self) -> Actor:
+        """As the audit log names it."""
+        return Actor(self.tenant, self.key_id, self.address)
 
     @property
     def operator(self) -> bool:
@@ -63,13 +70,12 @@ class Caller:
             raise Forbidden(self.role, f"{role.value!r}")
 
 
-ANYBODY = Caller(DEFAULT, Role.ADMIN, None)
-
-
-def authenticate(settings: Settings, sessions: sessionmaker[Session], authorization: str | None) -> Caller:
+def authenticate(
+    settings: Settings, sessions: sessionmaker[Session], authorization: str | None, address: str
+) -> Caller:
     """The caller behind an Authorization header. Raises Unauthenticated."""
     if not settings.auth:
-        return ANYBODY
+        return Caller(DEFAULT, Role.ADMIN, None, address)
     scheme, _, secret = (authorization or "").partition(" ")
     if scheme.lower() != "bearer":
         raise Unauthenticated
@@ -77,7 +83,7 @@ def authenticate(settings: Settings, sessions: sessionmaker[Session], authorizat
         key = keys.find(session, secret.strip())
     if key is None:
         raise Unauthenticated
-    return Caller(key.tenant, key.role, key.id)
+    return Caller(key.tenant, key.role, key.id, address)
 
 
 def check_exposure(settings: Settings) -> None:

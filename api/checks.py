@@ -21,6 +21,7 @@ from api.embedded import broker, lock
 from api.queue import QueueError, RedisQueue
 from db import model_files
 from db.errors import ModelMissing
+from db.redaction import shown
 from db.session import NEWEST, connect, revision
 from db.settings import Settings
 
@@ -154,11 +155,11 @@ def database(settings: Settings) -> Check:
     except (SQLAlchemyError, ArgumentError, ValueError, OSError) as error:
         advice = "start it, or correct NIGHTMILL_DATABASE_URL"
         return Check("database", State.ERROR, str(error).strip().splitlines()[0], advice)
-    shown = engine.url.render_as_string()
+    place = shown(engine.url.render_as_string())
     if found is not None and found > NEWEST:
-        return Check("database", State.ERROR, f"{shown} is at {found}, made by a newer Nightmill", "install that one")
+        return Check("database", State.ERROR, f"{place} is at {found}, made by a newer Nightmill", "install that one")
     note = "" if found == NEWEST else "; its tables will be brought up to date at the next start"
-    return Check("database", State.OK, f"{shown} answers{note}")
+    return Check("database", State.OK, f"{place} answers{note}")
 
 
 def queue(settings: Settings) -> Check:
@@ -167,9 +168,9 @@ def queue(settings: Settings) -> Check:
         try:
             RedisQueue(settings.redis_url).check()
         except QueueError as error:
-            text = f"{settings.redis_url}: {str(error) or 'no answer'}"
+            text = f"{shown(settings.redis_url)}: {str(error) or 'no answer'}"
             return Check("broker", State.ERROR, text, "start it, or unset REDIS_URL for an embedded one")
-        return Check("broker", State.OK, f"{settings.redis_url} answers")
+        return Check("broker", State.OK, f"{shown(settings.redis_url)} answers")
     server = broker.find_server()
     if server is None:
         return Check("broker", State.WARNING, "fakeredis will be started", broker.FAKE_WARNING)

@@ -31,6 +31,7 @@ from api.transport import RequestRefused, ResultsPartial, Transport, chunks
 from api.webhook_views import DeliveryPage, WebhookList, WebhookView
 from db.json_schemas import as_schema
 from db.models import JobStatus
+from db.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,13 +40,21 @@ if TYPE_CHECKING:
 class Client:
     """Synchronous and thread-safe, as httpx.Client is. Retries what is safe: every call here may be sent twice.
 
-    `timeout` is seconds without a byte; `retries` counts after the first try, with growing pauses in between.
+    `api_key` is sent with every request; None: the setting NIGHTMILL_API_KEY. `timeout` is seconds without a byte;
+    `retries` counts after the first try, with growing pauses in between.
     """
 
     def __init__(
-        self, url: str, *, timeout: float = 60.0, retries: int = 5, transport: httpx.BaseTransport | None = None
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout: float = 60.0,
+        retries: int = 5,
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._transport = Transport(url, timeout=timeout, retries=retries, transport=transport)
+        key = Settings().api_key if api_key is None else api_key
+        self._transport = Transport(url, api_key=key, timeout=timeout, retries=retries, transport=transport)
         self.url = self._transport.url
         self.schedules = Schedules(self._transport)
 

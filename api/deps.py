@@ -14,6 +14,7 @@ from api.auth import Caller, Forbidden, authenticate
 from api.metrics import Metrics
 from api.queue import Queue
 from api.sweeper import Sweeper
+from db import rates
 from db.accounts import Role
 from db.settings import Settings
 
@@ -43,7 +44,8 @@ _bearer = HTTPBearer(auto_error=False, description="An API key: nm_…")
 
 
 def _caller(request: Request, services: ServicesDep, _: Annotated[object, Security(_bearer)]) -> Caller:
-    return authenticate(services.settings, services.sessions, request.headers.get("authorization"))
+    address = "" if request.client is None else request.client.host
+    return authenticate(services.settings, services.sessions, request.headers.get("authorization"), address)
 
 
 # Any key of the tenant; and those of a role that may do more.
@@ -52,6 +54,17 @@ CallerDep = Annotated[Caller, Depends(_caller)]
 
 def _submitter(caller: CallerDep) -> Caller:
     caller.need(Role.SUBMIT)
+    return caller
+
+
+SubmitterDep = Annotated[Caller, Depends(_submitter)]
+
+
+def _submission(caller: SubmitterDep, services: ServicesDep) -> Caller:
+    """What makes work or takes up space is counted, whether it is accepted or not. Raises RateExceeded."""
+    if caller.key_id is not None:
+        with services.sessions.begin() as session:
+            rates.submit(session, caller.key_id, services.settings.submissions_per_minute)
     return caller
 
 
@@ -66,6 +79,15 @@ def _operator(caller: CallerDep) -> Caller:
     return caller
 
 
-SubmitterDep = Annotated[Caller, Depends(_submitter)]
-AdminDep = Annotated[Caller, Depends(_admin)]
 OperatorDep = Annotated[Caller, Depends(_operator)]
+
+
+def _operator_admin(caller: OperatorDep) -> Caller:
+    caller.need(Role.ADMIN)
+    return caller
+
+
+# As SubmitterDep, and counted against the key's rate.
+SubmissionDep = Annotated[Caller, Depends(_submission)]
+AdminDep = Annotated[Caller, Depends(_admin)]
+OperatorAdminDep = Annotated[Caller, Depends(_operator_admin)]

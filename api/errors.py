@@ -20,6 +20,7 @@ from api.auth import Forbidden, Unauthenticated
 from api.field_paths import field_path
 from api.problem import FieldProblem, Problem
 from db import errors
+from db.redaction import shown
 from db.stores.errors import StorageMissing, StorageRefused, StorageUnavailable, StorageUnsafe
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,9 @@ class ResultNotFound(errors.DomainError):
 TABLE: dict[type[errors.DomainError], tuple[HTTPStatus, str]] = {
     Unauthenticated: (HTTPStatus.UNAUTHORIZED, "No valid API key"),
     Forbidden: (HTTPStatus.FORBIDDEN, "The key may not do this"),
+    errors.QuotaExceeded: (HTTPStatus.TOO_MANY_REQUESTS, "The tenant's quota is used up"),
+    errors.RateExceeded: (HTTPStatus.TOO_MANY_REQUESTS, "Too many submissions"),
+    errors.InvalidTenant: (HTTPStatus.UNPROCESSABLE_ENTITY, "The tenant cannot be as specified"),
     errors.TenantNotFound: (HTTPStatus.NOT_FOUND, "No such tenant"),
     errors.KeyNotFound: (HTTPStatus.NOT_FOUND, "No such key"),
     errors.InvalidKey: (HTTPStatus.UNPROCESSABLE_ENTITY, "The key cannot be made"),
@@ -123,7 +127,18 @@ def _domain(request: Request, error: Exception) -> JSONResponse:
         field=field or getattr(error, "field", None),
         **{name: value if isinstance(value, int) else str(value) for name, value in about.items() if value is not None},
     )
-    return respond(problem, {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None)
+    return respond(problem, _headers(error))
+
+
+def _headers(error: Exception) -> dict[str, str] | None:
+    """What a client must know before its next try."""
+    match error:
+        case Unauthenticated():
+            return {"WWW-Authenticate": "Bearer"}
+        case errors.RateExceeded():
+            return {"Retry-After": str(error.seconds)}
+        case _:
+            return None
 
 
 def _validation(request: Request, error: Exception) -> JSONResponse:
@@ -153,7 +168,7 @@ def _http(request: Request, error: Exception) -> JSONResponse:
 
 
 def _database_down(request: Request, error: Exception) -> JSONResponse:
-    log.error("the database failed %s %s: %s", request.method, request.url.path, error)
+    log.error("the database failed %s %s: %s", request.method, request.url.path, shown(str(error)))
     problem = Problem(
         title="The database is not available",
         status=HTTPStatus.SERVICE_UNAVAILABLE,

@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session
 
 from api import submission
 from api.auth import Caller
-from api.deps import CallerDep, Services, ServicesDep, SubmitterDep
+from api.deps import CallerDep, Services, ServicesDep, SubmissionDep, SubmitterDep
 from api.errors import naming
 from api.schemas import IdempotencyKey, JobPage, JobRequest, JobView
-from db import control, dead_letters, jobs, tenants, uris
+from db import audit, control, dead_letters, jobs, tenants, uris
 from db.errors import InvalidJob, WrongState
 from db.models import Job, JobStatus
 from db.progress import progress
@@ -30,7 +30,7 @@ def submit(
     request: JobRequest,
     response: Response,
     services: ServicesDep,
-    caller: SubmitterDep,
+    caller: SubmissionDep,
     idempotency_key: Annotated[IdempotencyKey | None, Header()] = None,
 ) -> JobView:
     """Check a job, store it, and answer before any row runs. The same key with the same job gives the first one."""
@@ -53,17 +53,21 @@ def create(spec: JobSpec, key: str | None, services: Services, caller: Caller, r
         job_id = f"job_{secrets.token_hex(12)}"
         plan = submission.plan(spec, job_id, folders, services.settings)
         with services.sessions.begin() as session:
-            job, _ = jobs.create(
+            job, created = jobs.create(
                 session,
                 spec,
                 tenant=caller.tenant,
                 job_id=job_id,
                 output_uri=str(plan.output),
                 num_rows=plan.num_rows,
+                num_tokens=plan.num_tokens,
                 idempotency_key=key,
                 retry_of=retry_of,
                 input_version=plan.input_version,
             )
+            if created:
+                action = "job.submit" if retry_of is None else "job.retry"
+                audit.record(session, caller.actor, action, job.id, rows=job.num_rows)
             view = _view(session, job)
         services.sweeper.nudge()
     return view
@@ -118,7 +122,7 @@ def retry(
     job_id: str,
     response: Response,
     services: ServicesDep,
-    caller: SubmitterDep,
+    caller: SubmissionDep,
     idempotency_key: Annotated[IdempotencyKey | None, Header()] = None,
 ) -> JobView:
     """A new job of the same specification over the failed rows of one that has ended, under a new output folder.
@@ -145,6 +149,7 @@ def try_again(job_id: str, key: str | None, services: Services, caller: Caller) 
 def _change(services: Services, caller: Caller, job_id: str, change: Callable[[Session, str, str], Job]) -> JobView:
     with services.sessions.begin() as session:
         view = _view(session, change(session, job_id, caller.tenant))
+        audit.record(session, caller.actor, f"job.{change.__name__}", job_id)
     services.sweeper.nudge()
     return view
 

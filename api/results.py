@@ -15,7 +15,7 @@ from api.auth import Caller
 from api.deps import CallerDep, Services, ServicesDep
 from api.errors import ResultNotFound
 from api.result_schemas import ErrorFile, ErrorPage, ResultFile, ResultPage, joined
-from db import jobs, tenants, uris
+from db import audit, jobs, tenants, uris
 from db.dead_letters import FOLDER
 from db.models import Job, Shard, ShardStatus
 from db.stores import Place, store_of
@@ -108,6 +108,8 @@ def _file(
     with services.sessions.begin() as session:
         job = jobs.get(session, job_id, caller.tenant)
         place = _output(session, services, job)
+        if inside is not None:
+            audit.record(session, caller.actor, "result.download", job_id, file="/".join(inside))
     if inside is not None:
         for part in inside:
             place = place / part

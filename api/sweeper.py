@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from api.queue import Queue, QueueError
 from db import dispatch, firing, samples
 from db.dispatch import Wakeup
+from db.redaction import shown
 from db.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Sweeper(threading.Thread):
                 self._failing = False
             except Exception as error:  # The thread must outlive every failure of database and broker.
                 if not self._failing:  # Once per outage, not every two seconds.
-                    log.warning("the sweep failed and goes on trying: %s", error)
+                    log.warning("the sweep failed and goes on trying: %s", shown(str(error)))
                 self._failing = True
             self._wake.wait(self._settings.sweep_seconds)
             self._wake.clear()

@@ -13,6 +13,7 @@ from api.metrics import CONTENT_TYPE
 from api.queue import QueueError
 from api.system_views import Health, ModelList, ModelView, OpenAIModel, WorkerList, WorkerView
 from db import model_files
+from db.redaction import shown
 from db.session import db_now
 from db.workers import workers as seen_workers
 
@@ -74,7 +75,7 @@ def _database(services: Services) -> str:
         with services.database.connect() as connection:
             connection.execute(text("SELECT 1"))
     except SQLAlchemyError as error:
-        return str(error).splitlines()[0]
+        return shown(str(error).splitlines()[0])
     return "ok"
 
 
@@ -82,5 +83,5 @@ def _broker(services: Services) -> str:
     try:
         services.queue.check()
     except QueueError as error:
-        return str(error) or "no answer"
+        return shown(str(error)) or "no answer"
     return "ok"

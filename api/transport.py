@@ -58,12 +58,18 @@ class DownloadCorrupt(ClientError):
 
 
 class Transport:
-    """HTTP calls to one server. `retries` counts after the first try, with growing pauses in between."""
+    """HTTP calls to one server. `retries` counts after the first try, with growing pauses in between.
 
-    def __init__(self, url: str, *, timeout: float, retries: int, transport: httpx.BaseTransport | None) -> None:
+    No redirect is followed: the key must reach no other server.
+    """
+
+    def __init__(
+        self, url: str, *, api_key: str, timeout: float, retries: int, transport: httpx.BaseTransport | None
+    ) -> None:
         self.url = url.rstrip("/")
         self._retries = retries
-        self._http = httpx.Client(base_url=self.url, timeout=timeout, transport=transport)
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
 
     def close(self) -> None:
         self._http.close()

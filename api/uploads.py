@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.datastructures import UploadFile
 
 from api.auth import Caller
-from api.deps import Services, ServicesDep, SubmitterDep
+from api.deps import Services, ServicesDep, SubmissionDep
 from api.errors import naming
 from api.openai import uploads as openai_uploads
 from api.schemas import UploadView
@@ -41,7 +41,7 @@ BODY = {
 
 @router.post("", status_code=201, openapi_extra=BODY, response_model=UploadView)
 async def upload(
-    request: Request, response: Response, services: ServicesDep, caller: SubmitterDep, filename: str | None = None
+    request: Request, response: Response, services: ServicesDep, caller: SubmissionDep, filename: str | None = None
 ) -> UploadView | Response:
     """Take a Parquet file; the answer's `uri` is what a job's `input` takes. JSON begins an OpenAI upload in parts.
 
@@ -74,7 +74,7 @@ def store(services: Services, caller: Caller, filename: str, chunks: Iterator[by
     uploads.mkdir(parents=True, exist_ok=True)
     with naming("file"):
         stored = files.store_upload(uploads, upload_id=upload_id, filename=filename, chunks=chunks, max_bytes=limit)
-    return UploadView.of(files.record_upload(services.sessions, stored, caller.tenant))
+    return UploadView.of(files.record_upload(services.sessions, stored, caller.actor))
 
 
 def chunks(file: BinaryIO) -> Iterator[bytes]:

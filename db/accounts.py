@@ -1,14 +1,14 @@
-"""The tables of who may do what: tenants and their API keys. Transitions are in db.tenants and db.keys."""
+"""The tables of who may do what, and who did: tenants, API keys, audit log. See db.tenants, db.keys and db.audit."""
 
 from __future__ import annotations
 
 import enum
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Index, String
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from db.base import Base, text_enum
+from db.base import Base, BigId, text_enum
 
 DEFAULT = "default"  # the tenant of an installation without keys, and of the operator's
 
@@ -34,6 +34,10 @@ class Tenant(Base):
     roots: Mapped[list[Any]] = mapped_column(JSON)
     created_at: Mapped[float]
     disabled_at: Mapped[float | None]  # its keys are refused from then on
+    # Quotas; none: no limit. Over its open jobs: rows not done yet, and tokens as estimated at submission.
+    max_queued_rows: Mapped[int | None] = mapped_column(BigInteger)
+    max_queued_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    max_running_jobs: Mapped[int | None]  # those beyond it wait
 
 
 class ApiKey(Base):
@@ -51,5 +55,25 @@ class ApiKey(Base):
     expires_at: Mapped[float | None]
     revoked_at: Mapped[float | None]
     used_at: Mapped[float | None]  # to the minute
+    # The bucket of submissions: how many it held at that moment. It fills up by the minute; see db.rates.
+    submissions: Mapped[float] = mapped_column(default=0.0, server_default=text("0"))
+    submissions_at: Mapped[float] = mapped_column(default=0.0, server_default=text("0"))
 
     __table_args__ = (Index("api_keys_of_tenant", "tenant", "created_at"),)
+
+
+class AuditEntry(Base):
+    """Something that somebody did. Never changed, never deleted; so it refers to nothing that might be."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    at: Mapped[float]
+    tenant: Mapped[str] = mapped_column(String(63))
+    key_id: Mapped[str | None] = mapped_column(String(40))
+    address: Mapped[str] = mapped_column(String(255))
+    action: Mapped[str] = mapped_column(String(64))
+    thing: Mapped[str] = mapped_column(String(255))
+    details: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+    __table_args__ = (Index("audit_of_tenant", "tenant", "id"),)

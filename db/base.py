@@ -5,8 +5,11 @@ from __future__ import annotations
 import enum
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, Enum, Float
+from sqlalchemy import JSON, BigInteger, Enum, Float, Integer
 from sqlalchemy.orm import DeclarativeBase
+
+# SQLite gives an autoincrementing key to INTEGER alone.
+BigId = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Base(DeclarativeBase):

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from db.accounts import Tenant
 from db.control import expire_due
 from db.jobs import OPEN_SHARD
 from db.models import STOPPING, Job, JobStatus, Shard, ShardStatus
@@ -23,6 +24,7 @@ from db.turns import WORKING
 
 # Of messages, as Celery has them on Redis: 0 comes first. A new job need not wait behind the shards of all others.
 PRIORITIES = {"split": 0, "merge": 0, "run": 6}
+RUNNING = (*WORKING, JobStatus.FINALIZING)  # what counts against a quota of running jobs
 UNSYNCED = {"synchronize_session": False}
 # Jobs that wait for their split with a message out. The others wait without one: each split asks again what is due, and
 # a hundred thousand queued jobs must fill neither the broker nor the sweep.
@@ -48,6 +50,8 @@ def due(session: Session, *, window: int, redispatch_seconds: float, limit: int 
     expire_due(session)
     room = max(MOST_SPLITS - _num_splitting(session, stale), 0)
     found = [Wakeup("split", job_id) for job_id in _mark_jobs(session, _to_split(stale), min(room, limit))]
+    begun = _mark(session, Job, _next_of_limited(session, min(room, limit) - len(found)))
+    found += [Wakeup("split", job_id) for job_id in begun]
     found += [Wakeup("merge", job_id) for job_id in _mark_jobs(session, _to_merge(stale), limit - len(found))]
     for job_id in _hold_jobs(session, _to_run(window, stale), limit - len(found)):
         shard_ids = _to_send(session, job_id, window, stale, limit - len(found))
@@ -70,7 +74,36 @@ def _free() -> ColumnElement[bool]:
 
 
 def _to_split(stale: ColumnElement[float]) -> ColumnElement[bool]:
-    return and_(Job.status == JobStatus.VALIDATING, _free(), Job.dispatched_at < stale)
+    """Not begun, or sent so long ago that the message must be lost; the begun ones alone where a quota bounds them."""
+    unlimited = Job.tenant.not_in(select(Tenant.name).where(Tenant.max_running_jobs.is_not(None)))
+    begun = Job.dispatched_at > 0.0
+    return and_(Job.status == JobStatus.VALIDATING, _free(), Job.dispatched_at < stale, or_(unlimited, begun))
+
+
+def _next_of_limited(session: Session, limit: int) -> list[str]:
+    """Jobs to begin of tenants that may run only so many: as many as there is room for, held.
+
+    The tenant is held too, so that two sweepers do not give away the same room.
+    """
+    found: list[str] = []
+    query = select(Tenant).where(Tenant.max_running_jobs.is_not(None), _any_waiting(Tenant.name))
+    for tenant in session.scalars(query.with_for_update(key_share=True, skip_locked=True)).all():
+        running = and_(Job.tenant == tenant.name, or_(Job.status.in_(RUNNING), _waits(begun=True)))
+        num_running = session.scalar(select(func.count()).select_from(Job).where(running)) or 0
+        room = min((tenant.max_running_jobs or 0) - num_running, limit - len(found))
+        if room > 0:
+            found += _hold_jobs(session, and_(Job.tenant == tenant.name, _waits(begun=False), _free()), room)
+    return found
+
+
+def _waits(begun: bool) -> ColumnElement[bool]:
+    """For its split, which was sent or not."""
+    sent = Job.dispatched_at > 0.0 if begun else Job.dispatched_at == 0.0
+    return and_(Job.status == JobStatus.VALIDATING, sent)
+
+
+def _any_waiting(tenant: Any) -> ColumnElement[bool]:
+    return select(Job.id).where(Job.tenant == tenant, _waits(begun=False)).limit(1).scalar_subquery().is_not(None)
 
 
 def _num_splitting(session: Session, stale: ColumnElement[float]) -> int:

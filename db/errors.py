@@ -178,6 +178,42 @@ class KeyNotFound(DomainError):
         self.key_id = key_id
 
 
+class InvalidTenant(DomainError):
+    """A property of a tenant cannot be what it says."""
+
+    code = "invalid_tenant"
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
+class QuotaExceeded(DomainError):
+    """The tenant's open jobs and this one together are more than it may have waiting."""
+
+    code = "quota_exceeded"
+
+    def __init__(self, what: str, queued: int, added: int, limit: int) -> None:
+        super().__init__(
+            f"this job's {added:,} {what} and the {queued:,} that wait already are more than the tenant's quota of "
+            f"{limit:,}; wait until jobs have ended, or ask the operator"
+        )
+        self.what = what
+        self.limit = limit
+
+
+class RateExceeded(DomainError):
+    """The key submits too often. `seconds` from now it may again."""
+
+    code = "rate_exceeded"
+
+    def __init__(self, per_minute: int, seconds: int) -> None:
+        super().__init__(f"a key may submit {per_minute} times a minute; try again in {seconds} s")
+        self.per_minute = per_minute
+        self.seconds = seconds
+
+
 class InvalidKey(DomainError):
     """A property of a key to be made cannot be what it says."""
 

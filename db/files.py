@@ -11,7 +11,8 @@ from typing import BinaryIO
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from db import datasets, tenants, uris
+from db import audit, datasets, tenants, uris
+from db.audit import Actor
 from db.errors import InvalidDataset, UploadNotFound, UploadTooLarge
 from db.models import Upload
 from db.publish import publish
@@ -59,15 +60,16 @@ def store_upload(uploads: Path, *, upload_id: str, filename: str, chunks: Iterab
     return Stored(upload_id, name, path, published.num_bytes, found[0].num_rows)
 
 
-def record_upload(sessions: sessionmaker[Session], stored: Stored, tenant: str) -> Upload:
-    """Record a stored file. Where that fails the file goes too: no one has been told its id."""
+def record_upload(sessions: sessionmaker[Session], stored: Stored, actor: Actor) -> Upload:
+    """Record a stored file, of the actor's tenant. Where that fails the file goes too: no one has been told its id."""
     try:
         with sessions.begin() as session:
-            upload = Upload(id=stored.id, tenant=tenant, filename=stored.filename, num_bytes=stored.num_bytes)
+            upload = Upload(id=stored.id, tenant=actor.tenant, filename=stored.filename, num_bytes=stored.num_bytes)
             upload.num_rows, upload.created_at = stored.num_rows, db_now()
             session.add(upload)
             session.flush()
             session.refresh(upload)
+            audit.record(session, actor, "upload.create", upload.id, bytes=upload.num_bytes)
     except BaseException:
         stored.path.unlink(missing_ok=True)
         raise

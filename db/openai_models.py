@@ -24,8 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from db.accounts import Tenant
-from db.base import Base
-from db.models import BigId
+from db.base import Base, BigId
 
 
 class BatchStatus(StrEnum):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from db import columns, datasets, files, uris
+from db import columns, datasets, files, model_files, quotas, uris
 from db.errors import InvalidJob
 from db.settings import Settings
 from db.specs import JobSpec
@@ -27,6 +27,7 @@ class Plan:
     output: Place
     num_rows: int
     input_version: str
+    num_tokens: int = 0  # an estimate, where the tenant has a quota of them
 
 
 def unnamed(field: str) -> AbstractContextManager[None]:
@@ -39,6 +40,11 @@ def plan(spec: JobSpec, job_id: str, folders: Folders, settings: Settings, namin
     `naming(field)` is entered around what checks that field of the job. Raises DatasetRefused, UploadNotFound,
     InvalidDataset and InvalidJob.
     """
+    if model_files.is_path(spec.model):
+        with naming("model"):
+            # A worker opens models under the service's own roots alone, so a tenant's must be among them.
+            mine = [root for root in folders.roots if root in settings.roots]
+            model_files.check_place(spec.model, settings, mine)
     with naming("input"):
         source = files.resolve_input(spec.input, folders)
         dataset = datasets.inspect(source)
@@ -49,7 +55,8 @@ def plan(spec: JobSpec, job_id: str, folders: Folders, settings: Settings, namin
     num_rows = min(dataset.num_rows, spec.max_rows or dataset.num_rows)
     if num_rows > settings.max_job_rows:
         raise InvalidJob("input", f"{num_rows} rows are more than this server's limit of {settings.max_job_rows}")
-    return Plan(_output(spec, job_id, source, folders, naming), num_rows, dataset.version)
+    num_tokens = quotas.estimate_tokens(spec, dataset, num_rows) if folders.counts_tokens else 0
+    return Plan(_output(spec, job_id, source, folders, naming), num_rows, dataset.version, num_tokens)
 
 
 def _output(spec: JobSpec, job_id: str, source: Place, folders: Folders, naming: Naming) -> Place:

@@ -18,6 +18,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
+from db.redaction import shown
+
 BUSY_SECONDS = 30.0
 # A server that says nothing any more (its host is gone, the network is cut) must not hold a thread for the quarter of
 # an hour that TCP goes on trying. What the URL says goes first. libpq's names; seconds, but tcp_user_timeout in ms.
@@ -63,16 +65,18 @@ def connect(url: str) -> sqlalchemy.Engine:
     if address.get_backend_name() == "postgresql":
         patience = {name: value for name, value in PATIENCE.items() if name not in address.query}
         return sqlalchemy.create_engine(
-            address, pool_pre_ping=True, pool_size=5, max_overflow=15, connect_args=patience
+            address, pool_pre_ping=True, pool_size=5, max_overflow=15, connect_args=patience, hide_parameters=True
         )
     if address.get_backend_name() == "sqlite" and address.database not in (None, "", ":memory:"):
         return _connect_sqlite(address)
-    raise ValueError(f"{address.render_as_string()}: the database must be a SQLite file or PostgreSQL")
+    raise ValueError(f"{shown(address.render_as_string())}: the database must be a SQLite file or PostgreSQL")
 
 
 def _connect_sqlite(address: URL, foreign_keys: bool = True) -> sqlalchemy.Engine:
     Path(str(address.database)).parent.mkdir(parents=True, exist_ok=True)
-    engine = sqlalchemy.create_engine(address, connect_args={"timeout": BUSY_SECONDS}, pool_size=5, max_overflow=15)
+    engine = sqlalchemy.create_engine(
+        address, connect_args={"timeout": BUSY_SECONDS}, pool_size=5, max_overflow=15, hide_parameters=True
+    )
 
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, record: object) -> None:

@@ -19,10 +19,15 @@ from db.stores import Place, S3Service
 WINDOW = re.compile(r"[1-9]\d{0,4}[mhd]")
 
 
+SECRETS = Path("/run/secrets")  # where container engines put secrets; a file is named as its environment variable
+
+
 class Settings(BaseSettings):
     """What an operator may set. Frozen; built once per process and handed on."""
 
-    model_config = SettingsConfigDict(env_prefix="NIGHTMILL_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="NIGHTMILL_", frozen=True, extra="ignore", secrets_dir=SECRETS if SECRETS.is_dir() else None
+    )
 
     home: Path = Field(
         default_factory=lambda: Path.home() / ".nightmill",
@@ -30,11 +35,13 @@ class Settings(BaseSettings):
     )
     database_url: str = Field(
         default="",
+        repr=False,
         validation_alias=AliasChoices("NIGHTMILL_DATABASE_URL", "DATABASE_URL", "database_url"),
         description="SQLAlchemy URL of the ledger; empty: SQLite in the home folder. PostgreSQL: postgresql+psycopg://…",
     )
     redis_url: str = Field(
         default="",
+        repr=False,
         validation_alias=AliasChoices("NIGHTMILL_REDIS_URL", "REDIS_URL", "redis_url"),
         description="Broker address; empty: `nightmill up` starts an embedded Valkey and sets it for its children.",
     )
@@ -57,11 +64,11 @@ class Settings(BaseSettings):
     s3_checkpoint_seconds: float = Field(
         default=2.0, ge=0, description="`checkpoint_seconds` where the output is in a bucket: each one is a request."
     )
-    host: str = Field(
-        default="127.0.0.1", description="Address the API listens on; other than loopback only with `auth`."
-    )
+    host: str = Field(default="127.0.0.1", description="Address the API listens on; beyond loopback only with `auth`.")
     port: int = Field(default=8642, ge=0, le=65535, description="Port the API listens on; 0 picks a free one.")
     auth: bool = Field(default=False, description="Demand an API key with every request.")
+    api_key: str = Field(default="", repr=False, description="The key that client and command line send: nm_….")
+    submissions_per_minute: int = Field(default=600, ge=1, description="Most jobs and files a key sends in a minute.")
     url: str = Field(
         default="",
         description="Address of a running API for the command line; empty: this home's own, started if needed.",

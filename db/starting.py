@@ -53,6 +53,7 @@ def start(sessions: sessionmaker[Session], settings: Settings, seen: ScheduleRun
                 output_uri=str(plan.output),
                 input_version=plan.input_version,
                 num_rows=plan.num_rows,
+                num_tokens=plan.num_tokens,
                 idempotency_key=f"schedule:{run.id}",
             )
             run.status, run.job_id = RunStatus.STARTED, job.id

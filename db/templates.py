@@ -2,26 +2,37 @@
 
 A template is written by a client and rendered once per row, so it must neither reach Python's insides nor run or grow
 without end. The language is therefore expressions, `if`, `for` and `set`; strings have the methods in METHODS, values
-the filters in FILTERS; loops share a budget per row; and no value may grow past a limit, whatever makes it.
-Jinja's own sandbox stops attribute tricks, but not `'x' * 10**9` (jinja.palletsprojects.com/sandbox).
+the filters in FILTERS; all operations share an allowance per row (db.template_work); and no value may grow past a
+limit, whatever makes it. Jinja's own sandbox stops attribute tricks, but not `'x' * 10**9`
+(jinja.palletsprojects.com/sandbox).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError, meta, nodes, pass_context
+from jinja2 import (
+    StrictUndefined,
+    Template,
+    TemplateError,
+    TemplateSyntaxError,
+    meta,
+    nodes,
+)
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+from db import template_filters, template_work
 from db.errors import InvalidJob
+from db.template_work import MAX_ITERATIONS, SPENT, TooMuch, Work
 
-MAX_ITERATIONS = 10_000  # of all loops together, per row
-MAX_INTEGER_BITS = 4096
-COUNTED = "counted items"  # the filter put on every loop, likewise out of reach
-BUDGET = "loop budget"  # the render variable that counts iterations; with its space no template can name it
+MAX_NODES = 2000  # of a template: compiling takes longer than in proportion
+MAX_NESTING = 15  # of if and for; Python's own limit is 20 for some of what they become
+# Filters put around loops and operands. With their spaces no template can name them.
+COUNTED, WEIGHED = "counted items", "weighed operand"
 
 STATEMENTS = (nodes.Template, nodes.Output, nodes.TemplateData, nodes.For, nodes.If, nodes.Assign)
 PARTS = (nodes.Expr, nodes.Operand, nodes.Keyword, nodes.Pair)
@@ -34,15 +45,12 @@ METHODS = """
     strip lstrip rstrip lower upper title capitalize split rsplit splitlines startswith endswith find count
     get keys values items isoformat strftime
 """
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 KNOWN_FILTERS, KNOWN_METHODS = frozenset(FILTERS.split()), frozenset(METHODS.split())
 
 
-class TooMuch(TemplateError):
-    """A template looped too often or made a value too large."""
-
-
 class _Bounded(NodeTransformer):
-    """Refuses what the language lacks and puts a bound on each loop and each `~`."""
+    """Refuses what the language lacks, and makes every loop, `~`, comparison, test and slice pay for what it does."""
 
     def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
         self._check(node)
@@ -62,8 +70,27 @@ class _Bounded(NodeTransformer):
             _check_constant(node)
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 (Jinja's visitor names methods after node types)
+        size = sum(1 for _ in node.find_all(nodes.Node))
         self.generic_visit(node)
-        node.iter = nodes.Filter(node.iter, COUNTED, [], [], None, None, lineno=node.lineno)
+        node.iter = nodes.Filter(node.iter, COUNTED, [nodes.Const(size)], [], None, None, lineno=node.lineno)
+        return node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802 (as above)
+        self.generic_visit(node)
+        node.expr = _weighed(node.expr)
+        for operand in node.ops:
+            operand.expr = _weighed(operand.expr)
+        return node
+
+    def visit_Test(self, node: nodes.Test) -> nodes.Node:  # noqa: N802 (as above)
+        self.generic_visit(node)
+        node.node, node.args = _weighed(node.node), [_weighed(arg) for arg in node.args]
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802 (as above)
+        self.generic_visit(node)
+        if isinstance(node.arg, nodes.Slice):
+            node.node = _weighed(node.node)
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 (as above)
@@ -71,8 +98,27 @@ class _Bounded(NodeTransformer):
         return nodes.Filter(nodes.List(node.nodes), "join", [], [], None, None, lineno=node.lineno)
 
 
+def _weighed(node: nodes.Expr) -> nodes.Expr:
+    return nodes.Filter(node, WEIGHED, [], [], None, None, lineno=node.lineno)
+
+
+def _check_size(tree: nodes.Template) -> None:
+    """Before anything else looks at it: a small enough tree, nested shallowly enough for the compiler."""
+    count = 0
+    level: list[tuple[nodes.Node, int]] = [(tree, 0)]
+    while level:
+        node, depth = level.pop()
+        count += 1
+        depth += isinstance(node, (nodes.For, nodes.If))
+        if count > MAX_NODES:
+            refuse(node, f"more than {MAX_NODES} expressions and statements")
+        if depth > MAX_NESTING:
+            refuse(node, f"if and for are nested more than {MAX_NESTING} deep")
+        level += [(child, depth) for child in node.iter_child_nodes()]
+
+
 def refuse(node: nodes.Node, reason: str) -> None:
-    raise TemplateSyntaxError(reason, node.lineno)
+    raise TemplateSyntaxError(reason, node.lineno or 1)  # what `autoescape` becomes has no line
 
 
 def _check_call(node: nodes.Call) -> None:
@@ -91,29 +137,41 @@ def _check_constant(node: nodes.Node) -> None:
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """The environment of both sides. `max_chars` bounds every string a template makes."""
 
-    intercepted_binops = frozenset(["+", "*", "**", "%"])
+    intercepted_binops = frozenset(["+", "-", "*", "/", "//", "**", "%"])
 
     def __init__(self, max_chars: int) -> None:
         super().__init__(undefined=StrictUndefined, autoescape=False, finalize=self._printable)
         self.max_chars = max_chars
         self.globals = {"range": _range}
-        self.filters = {name: self.filters[name] for name in KNOWN_FILTERS}
-        self.filters |= {"join": self._join, "replace": self._replace, COUNTED: _counted}
+        known = {name: self.filters[name] for name in KNOWN_FILTERS}
+        known |= {"join": self._join, "replace": self._replace, **template_filters.BOUNDED}
+        self.filters = {name: template_work.metered(name, known[name], max_chars) for name in known}
+        self.filters |= {COUNTED: template_work.counted, WEIGHED: template_work.weigh}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree: nodes.Template = _Bounded().visit(super()._parse(source, name, filename))
-        return tree
+        tree = super()._parse(source, name, filename)
+        _check_size(tree)
+        bounded: nodes.Template = _Bounded().visit(tree)
+        return bounded
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         return super().is_safe_attribute(obj, attr, value) and (not callable(value) or attr in KNOWN_METHODS)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        size = _size_of(operator, left, right)
-        if operator == "%" and isinstance(left, (str, bytes)):
-            raise TooMuch("% does not format text in a template")
-        if size > (MAX_INTEGER_BITS if isinstance(left, int) and isinstance(right, int) else self.max_chars):
-            raise TooMuch(f"the result of {operator} is too large")
-        return super().call_binop(context, operator, left, right)
+        template_work.check_binop(operator, left, right, self.max_chars)
+        work = template_work.of(context)
+        template_work.pay(work, left, right)
+        result = super().call_binop(context, operator, left, right)
+        template_work.pay(work, result)
+        return result
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as Jinja has it
+        owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "range")
+        given = (*args, *(value for key, value in kwargs.items() if not key.startswith("_")))  # Jinja's own begin so
+        template_work.check_call(name, owner, given)
+        work = template_work.of(__context)
+        template_work.pay(work, owner, *given)
+        return template_work.received(work, super().call(__context, __obj, *args, **kwargs), name, __self.max_chars)
 
     def _printable(self, value: Any) -> Any:
         """A null would print as the word None, and the model would read it."""
@@ -123,27 +181,15 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def _join(self, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
         items = [str(self._printable(v if attribute is None else self.getitem(v, attribute))) for v in value]
-        self._bound(sum(map(len, items)) + len(d) * max(0, len(items) - 1), "join")
+        num_chars = sum(map(len, items)) + len(d) * max(0, len(items) - 1)
+        template_work.check_chars(num_chars, "join", self.max_chars)
         return d.join(items)
 
     def _replace(self, text: Any, old: str, new: str) -> str:
         text = str(text)
-        self._bound(len(text) + text.count(old) * max(0, len(new) - len(old)), "replace")
+        num_chars = len(text) + text.count(old) * max(0, len(new) - len(old))
+        template_work.check_chars(num_chars, "replace", self.max_chars)
         return str(text.replace(old, new))
-
-    def _bound(self, num_chars: int, what: str) -> None:
-        if num_chars > self.max_chars:
-            raise TooMuch(f"the result of {what} is {num_chars} characters long; the limit is {self.max_chars}")
-
-
-def _size_of(operator: str, left: Any, right: Any) -> int:
-    """The size of a result before it is made: bits of a number, characters of a text, items of a list."""
-    if isinstance(left, int) and isinstance(right, int):
-        bits = left.bit_length()
-        return {"*": bits + right.bit_length(), "**": bits * max(0, right)}.get(operator, 0)
-    sized = [len(side) for side in (left, right) if hasattr(side, "__len__")]
-    factor = next((side for side in (left, right) if isinstance(side, int)), 1) if operator == "*" else 1
-    return sum(sized) * max(1, factor)
 
 
 def _range(*bounds: int) -> range:
@@ -151,16 +197,6 @@ def _range(*bounds: int) -> range:
     if len(numbers) > MAX_ITERATIONS:
         raise TooMuch(f"range{bounds} has more than {MAX_ITERATIONS} numbers")
     return numbers
-
-
-@pass_context
-def _counted(context: Context, items: Iterable[Any]) -> Iterator[Any]:
-    budget: list[int] = context[BUDGET]
-    for item in items:
-        budget[0] -= 1
-        if budget[0] < 0:
-            raise TooMuch(f"the template loops more than {MAX_ITERATIONS} times")
-        yield item
 
 
 def variables(template: str) -> frozenset[str]:
@@ -173,6 +209,8 @@ def variables(template: str) -> frozenset[str]:
         raise InvalidJob("recipe.template", f"line {error.lineno}: {error.message}") from error
     except RecursionError as error:
         raise InvalidJob("recipe.template", "nested too deeply") from error
+    except (SyntaxError, ValueError, OverflowError) as error:  # of Python's compiler, to which Jinja leaves some
+        raise InvalidJob("recipe.template", str(error)[:200]) from error
     return frozenset(meta.find_undeclared_variables(tree)) - {"range"}
 
 
@@ -186,7 +224,7 @@ def renderer(template: str, max_chars: int) -> Callable[[Mapping[str, object]], 
         pieces, num_chars = [], 0
         try:
             # What `generate` does, without copying the globals into a new mapping twice for each row.
-            values = {**environment.globals, **row, BUDGET: [MAX_ITERATIONS]}
+            values = {**environment.globals, **row, SPENT: Work()}
             for piece in compiled.root_render_func(compiled.new_context(values, shared=True)):
                 num_chars += len(piece)
                 if num_chars > max_chars:
@@ -196,6 +234,9 @@ def renderer(template: str, max_chars: int) -> Callable[[Mapping[str, object]], 
             raise
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
             raise TemplateError(f"{type(error).__name__}: {error}") from error
-        return "".join(pieces)
+        text = "".join(pieces)
+        if LONE_SURROGATE.search(text):
+            raise TemplateError("the text contains a lone surrogate, which is no character")
+        return text
 
     return render

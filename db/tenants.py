@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from db.accounts import DEFAULT, Tenant
-from db.errors import TenantNotFound
+from db.errors import InvalidTenant, TenantNotFound
+from db.session import db_now
 from db.settings import Settings
 from db.stores import Place
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +28,14 @@ class Folders:
     data: Path  # results of jobs that name no output
     uploads: Path
     roots: tuple[Place, ...]
+    counts_tokens: bool = False  # the tenant has a quota of them: a submission must estimate its own
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What to set of a tenant: `roots`, `disabled`, and the quotas by their names in db.accounts.Tenant."""
+
+    given: dict[str, Any]
 
 
 def default_folders(settings: Settings) -> Folders:
@@ -29,11 +45,72 @@ def default_folders(settings: Settings) -> Folders:
 
 def folders(session: Session, settings: Settings, tenant: str) -> Folders:
     """The folders of a tenant: its own under the home, and those that the operator gave it. Raises TenantNotFound."""
+    row = get(session, tenant)
+    counts = row.max_queued_tokens is not None
     if tenant == DEFAULT:
-        return default_folders(settings)
-    row = session.get(Tenant, tenant)
-    if row is None:
-        raise TenantNotFound(tenant)
+        return replace(default_folders(settings), counts_tokens=counts)
     own = settings.home / "tenants" / tenant
     data, uploads = own / "data", own / "uploads"
-    return Folders(data, uploads, tuple(settings.root(str(root)) for root in (data, uploads, *row.roots)))
+    roots = tuple(settings.root(str(root)) for root in (data, uploads, *row.roots))
+    return Folders(data, uploads, roots, counts)
+
+
+def create(session: Session, settings: Settings, name: str, changes: Changes) -> Tenant:
+    """Add a tenant. Raises InvalidTenant for a name that is no folder's name or is taken, and as `change`."""
+    if not NAME.fullmatch(name):
+        raise InvalidTenant("name", "must have 1 to 63 of a-z, 0-9, - and _, the first one no - or _")
+    if session.get(Tenant, name) is not None:
+        raise InvalidTenant("name", f"there is a tenant {name!r} already")
+    tenant = Tenant(name=name, roots=[], created_at=db_now())
+    session.add(tenant)
+    session.flush()
+    return change(session, settings, name, changes)
+
+
+def change(session: Session, settings: Settings, name: str, changes: Changes) -> Tenant:
+    """Set what `changes` names. Raises TenantNotFound, and InvalidTenant for a root that others can reach."""
+    tenant = get(session, name)
+    for field, value in changes.given.items():
+        if field == "roots":
+            value = _checked_roots(session, settings, name, value)
+        if field == "disabled":
+            field, value = "disabled_at", db_now() if value else None
+        setattr(tenant, field, value)
+    session.flush()
+    session.refresh(tenant)
+    return tenant
+
+
+def get(session: Session, name: str) -> Tenant:
+    """Raises TenantNotFound."""
+    tenant = session.get(Tenant, name)
+    if tenant is None:
+        raise TenantNotFound(name)
+    return tenant
+
+
+def listing(session: Session) -> list[Tenant]:
+    return list(session.scalars(select(Tenant).order_by(Tenant.name)))
+
+
+def _checked_roots(session: Session, settings: Settings, name: str, roots: Iterable[Path]) -> list[str]:
+    """Absolute, resolved, and apart from the folders of every other tenant and from the home.
+
+    One folder inside another's would let its tenant read and write what is the other's.
+    """
+    if name == DEFAULT:
+        raise InvalidTenant("roots", "those of the tenant 'default' are set by NIGHTMILL_DATA_ROOTS")
+    taken = [(f"tenant {DEFAULT!r}", root) for root in settings.roots if isinstance(root, Path)]
+    taken.append(("the home of the service", Path(os.path.realpath(settings.home))))
+    for other in listing(session):
+        taken += [(f"tenant {other.name!r}", Path(root)) for root in other.roots if other.name != name]
+    found = []
+    for root in roots:
+        real = Path(os.path.realpath(root))
+        if not root.is_absolute() or not real.is_dir():
+            raise InvalidTenant("roots", f"{root} is not the absolute path of a folder")
+        for whose, folder in taken:
+            if real.is_relative_to(folder) or folder.is_relative_to(real):
+                raise InvalidTenant("roots", f"{root} and {folder}, of {whose}, lie one inside the other")
+        found.append(str(real))
+    return found

@@ -14,8 +14,9 @@ WORKING = (JobStatus.RUNNING, *STOPPING)  # a worker may take up a shard
 def choose(session: Session) -> int | None:
     """The shard that should be taken up next, whatever message woke the worker; None: none is free and was sent.
 
-    Highest priority first; among equals the job with the fewest shards at work, so that a large job starves nobody;
-    then the oldest. Another worker may be quicker: then `claim` gives nothing and the next call another shard.
+    Highest priority first; among equals the tenant with the fewest shards at work, so that one with many jobs starves
+    nobody; then its job with the fewest, so that a large one starves no other; then the oldest.
+    Another worker may be quicker: then `claim` gives nothing and the next call another shard.
     """
     alive = and_(Shard.status == ShardStatus.RUNNING, Shard.lease_until >= db_now())
     at_work = select(func.count()).where(Shard.job_id == Job.id, alive).scalar_subquery()
@@ -26,13 +27,17 @@ def choose(session: Session) -> int | None:
         .limit(1)
         .scalar_subquery()
     )
-    query = (
-        select(first)
-        .where(Job.status.in_(WORKING), first.is_not(None))
-        .order_by(Job.priority.desc(), at_work, Job.created_at, Job.id)
-        .limit(1)
+    jobs = (
+        select(Job.id, Job.tenant, Job.priority, Job.created_at, at_work.label("at_work"), first.label("first"))
+        .where(Job.status.in_(WORKING))
+        .cte("working")
+        .c
     )
-    return session.scalar(query)
+    # Over all of a tenant's jobs, also those that have no free shard left.
+    of_tenant = func.sum(jobs.at_work).over(partition_by=jobs.tenant).label("of_tenant")
+    turns = select(*jobs, of_tenant).subquery().c
+    order = (turns.priority.desc(), turns.of_tenant, turns.at_work, turns.created_at, turns.id)
+    return session.scalar(select(turns.first).where(turns.first.is_not(None)).order_by(*order).limit(1))
 
 
 def free() -> ColumnElement[bool]:

@@ -43,15 +43,15 @@ class OpenModel:
         job: str,
         idle: Callable[[], None] = lambda: None,
         *,
-        reuse: bool = False,
+        reuse: str | None = None,
     ) -> Generator[Output, None, None]:
         """The outputs of the requests, in the order they finish. Request ids must be distinct.
 
         `requests` is pulled from the calling thread, a few ahead of the engine. A None from it means "none at the
         moment": it is asked again after the next output, so there must be one to come. Closing the iterator aborts
-        what is unfinished. `idle` is called while there is nothing to do but wait. With `reuse`, what must have the
-        same answer as another request is answered with it, and says so. Raises Stopped, EngineFailed, and
-        what `requests` raises.
+        what is unfinished. `idle` is called while there is nothing to do but wait. With `reuse`, the name of a tenant,
+        what must have the same answer as another request of that tenant is answered with it, and says so. Raises
+        Stopped, EngineFailed, and what `requests` raises.
         """
         with self._runner._source(self, self._loaded, job, reuse=reuse) as source:
             yield from source.run(requests, stop, idle)

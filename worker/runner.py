@@ -120,7 +120,7 @@ class Runner:
             return self._meters.take(job, counters_of(self._stats))
 
     @contextlib.contextmanager
-    def _source(self, user: OpenModel, loaded: LoadedModel, job: str, *, reuse: bool) -> Iterator[Source]:
+    def _source(self, user: OpenModel, loaded: LoadedModel, job: str, *, reuse: str | None) -> Iterator[Source]:
         source = Source(next(self._numbers), user, self._lock, self._wake, threading.Condition(self._lock), reuse)
         with self._lock:
             if self._loaded is None or self._loaded[1] is not loaded:
@@ -204,8 +204,8 @@ class Runner:
         if engine.idle:
             self._results.flush()
 
-    def _next_request(self) -> tuple[Request, bool] | None:
-        """And whether it may be answered by another one's answer."""
+    def _next_request(self) -> tuple[Request, str | None] | None:
+        """And the tenant within which it may be answered by another one's answer."""
         with self._lock:
             for _ in range(len(self._sources)):
                 source = self._sources[0]

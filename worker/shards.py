@@ -82,7 +82,7 @@ class ShardWork:
         """Compute the shard into `sink`. Raises Stopped, EngineFailed, InvalidDataset."""
         writer = PartWriter(sink, self.layout.schema)
         requests = self._requests(writer)
-        reuse = self.claim.spec.reuse
+        reuse = self.claim.tenant if self.claim.spec.reuse else None
         outputs = self.model.run(requests, self.stop, self.claim.job_id, self.checkpoint.flush, reuse=reuse)
         try:
             with contextlib.closing(outputs), contextlib.closing(requests):  # the latter may have the engine alone

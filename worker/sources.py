@@ -64,7 +64,7 @@ class Source:
     lock: threading.Lock
     wake: threading.Condition  # of the engine thread
     changed: threading.Condition  # outputs came, requests went, or the engine failed
-    reuse: bool  # whether a request may be answered by another one's answer
+    reuse: str | None  # the tenant within which a request may be answered by another one's answer
     ready: deque[Request] = field(default_factory=deque)
     in_engine: set[Hashable] = field(default_factory=set)
     outputs: deque[Output] = field(default_factory=deque)

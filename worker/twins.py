@@ -52,10 +52,10 @@ class Twins:
         self._keys: dict[Hashable, Key] = {}  # of what is in the engine, by request id
         self._waiting: dict[Key, list[Request]] = {}  # for what is in the engine
 
-    def offer(self, engine: Engine, request: Request, reuse: bool) -> list[Output]:
-        """Put a request into the engine, unless `reuse` is allowed and its answer is known or coming. Returns the
-        answers that are there already, a refusal by the engine included."""
-        known = self.find(request) if reuse else None
+    def offer(self, engine: Engine, request: Request, reuse: str | None) -> list[Output]:
+        """Put a request into the engine, unless its answer is known or coming within the tenant `reuse`; None: it may
+        not be reused. Returns the answers that are there already, a refusal by the engine included."""
+        known = None if reuse is None else self.find(request, reuse)
         if known is None:
             try:
                 engine.add(request)
@@ -64,10 +64,10 @@ class Twins:
             return []
         return known
 
-    def find(self, request: Request) -> list[Output] | None:
+    def find(self, request: Request, tenant: str) -> list[Output] | None:
         """What to do with a new request: None, compute it; an answer, if it is known; or nothing yet ([]), since it
-        comes with its twin's."""
-        key = key_of(request, self._salt)
+        comes with its twin's. What one tenant asked, another is not told."""
+        key = key_of(request, self._salt + f"\0{tenant}\0".encode())
         if key is None:
             return None
         waiting = self._waiting.get(key)

@@ -20,6 +20,7 @@ from api.embedded.stack import PortTakenError
 from api.problem import Problem
 from api.transport import ClientError, RequestRefused, ResultsPartial
 from db.errors import DomainError, ModelMissing
+from db.redaction import shown
 
 EPILOG = (
     "Exit status: 0 done; 1 the job failed or was cancelled; 2 an option, the input or the job is wrong; 3 rows failed "
@@ -63,7 +64,7 @@ def friendly(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def fail(message: str, status: Exit) -> NoReturn:
-    console.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"error: {shown(message)}", style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(status) from None
 
 

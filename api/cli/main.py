@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from api.cli import bench, doctor, job_commands, run_batch, schedule_commands, serving, webhooks
+from api.cli import access, bench, doctor, job_commands, run_batch, schedule_commands, serving, webhooks
 from api.cli import demo as demonstration
 from api.cli.friendly import EPILOG, Url, console, friendly, out
 from api.cli.options import JobOptions, with_job_options
@@ -20,6 +20,7 @@ from api.cli.run import exit_status, model_name, report
 from api.cli.run import run as run_job
 from api.embedded.stack import embedded
 from db import model_files
+from db.redaction import shown
 from db.settings import Settings
 
 app = typer.Typer(
@@ -32,6 +33,9 @@ app = typer.Typer(
 )
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
+app.add_typer(access.keys_app, name="keys")
+app.add_typer(access.tenants_app, name="tenants")
+app.add_typer(access.app)
 app.add_typer(job_commands.app)
 app.add_typer(schedule_commands.app, name="schedule")
 app.add_typer(run_batch.app)
@@ -120,7 +124,7 @@ def migrate() -> None:
 
     database = session.connect(Settings().database)
     session.migrate(database)
-    console.print(f"{database.url.render_as_string()} is up to date", highlight=False)
+    console.print(f"{shown(database.url.render_as_string())} is up to date", highlight=False)
     database.dispose()
 
 

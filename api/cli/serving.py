@@ -50,7 +50,7 @@ def connected(settings: Settings, url: str | None) -> Iterator[Client]:
             "no Nightmill service runs for this home; start one with `nightmill up`, "
             "or name one with --url or NIGHTMILL_URL"
         )
-    with Client(address) as client:
+    with Client(address, api_key=settings.api_key) as client:
         yield client
 
 
@@ -64,7 +64,7 @@ def service(
     """
     address = existing(settings, url)
     if address is not None:
-        with Client(address) as client:
+        with Client(address, api_key=settings.api_key) as client:
             if not client.ready():
                 raise OptionError(
                     f"no Nightmill service is ready at {address}; is it started, and its Redis and database?"

@@ -96,7 +96,13 @@ async def sign_in(request: Request, services: ServicesDep) -> HTMLResponse | Red
     check_origin(request)
     key = texts(await request.form(max_files=0, max_fields=5)).get("key", "")
     try:
-        await run_in_threadpool(authenticate, services.settings, services.sessions, f"Bearer {key}")
+        await run_in_threadpool(
+            authenticate,
+            services.settings,
+            services.sessions,
+            f"Bearer {key}",
+            "" if request.client is None else request.client.host,
+        )
     except Unauthenticated:
         error = "This key is not known, or revoked, or expired."
         return render.page(request, None, "sign_in.html", status=401, error=error)

@@ -48,7 +48,8 @@ class Viewer:
 def _viewer(request: Request, services: ServicesDep) -> Viewer:
     key = request.cookies.get(KEY_COOKIE, "")
     try:
-        caller = authenticate(services.settings, services.sessions, f"Bearer {key}")
+        address = "" if request.client is None else request.client.host
+        caller = authenticate(services.settings, services.sessions, f"Bearer {key}", address)
     except Unauthenticated:
         raise SignInNeeded from None
     return Viewer(caller, request.cookies.get(FORM_COOKIE) or secrets.token_urlsafe(24))

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from api.deps import ServicesDep
 from api.openai import views
-from api.openai.deps import KeeperDep, SubmittingDep, TenantDep
+from api.openai.deps import CountedDep, KeeperDep, SubmittingDep, TenantDep
 from api.openai.errors import APIError, OpenAIRoute, not_found
 from api.openai.schemas import BatchRequest, check_endpoint, window_seconds
 from api.schemas import IdempotencyKey
@@ -26,7 +26,7 @@ router = APIRouter(prefix="/v1/batches", tags=["openai"], route_class=OpenAIRout
 def create(
     request: BatchRequest,
     services: ServicesDep,
-    tenant: SubmittingDep,
+    tenant: CountedDep,
     keeper: KeeperDep,
     idempotency_key: Annotated[IdempotencyKey | None, Header()] = None,
 ) -> dict[str, Any]:

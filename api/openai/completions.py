@@ -26,7 +26,7 @@ from api.deps import Services, ServicesDep
 from api.openai import work
 from api.openai.answers import COLUMNS, Answers
 from api.openai.conversion import SCHEMA
-from api.openai.deps import SubmittingDep
+from api.openai.deps import CountedDep, SubmittingDep
 from api.openai.errors import APIError, OpenAIRoute, error_object
 from db import control, files, parquet
 from db.errors import JobNotCancellable
@@ -40,13 +40,13 @@ BODY = {"requestBody": {"required": True, "content": {"application/json": {"sche
 
 
 @router.post("/chat/completions", openapi_extra=BODY)
-async def chat_completions(request: Request, services: ServicesDep, tenant: SubmittingDep) -> Response:
+async def chat_completions(request: Request, services: ServicesDep, tenant: CountedDep) -> Response:
     """Answer a conversation. What is supported is the same as in a batch."""
     return await _complete(request, services, tenant, CHAT)
 
 
 @router.post("/completions", openapi_extra=BODY)
-async def completions(request: Request, services: ServicesDep, tenant: SubmittingDep) -> Response:
+async def completions(request: Request, services: ServicesDep, tenant: CountedDep) -> Response:
     """Go on with a text."""
     return await _complete(request, services, tenant, COMPLETIONS)
 

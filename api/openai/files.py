@@ -13,7 +13,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from api.deps import Services, ServicesDep
 from api.openai import rendering, views
-from api.openai.deps import SubmittingDep, TenantDep
+from api.openai.deps import CountedDep, SubmittingDep, TenantDep
 from api.openai.errors import APIError, OpenAIRoute, not_found
 from api.openai.rendering import Kind
 from api.openai.schemas import check_purpose
@@ -47,7 +47,7 @@ FORM = {
 
 
 @router.post("", openapi_extra=FORM)
-async def upload(request: Request, services: ServicesDep, tenant: SubmittingDep) -> dict[str, Any]:
+async def upload(request: Request, services: ServicesDep, tenant: CountedDep) -> dict[str, Any]:
     """Take the JSONL file of a batch, as multipart form data with `file` and `purpose`."""
     async with request.form(max_files=1, max_fields=8) as form:
         part = form.get("file")

@@ -14,6 +14,7 @@ from api import submission
 from api.deps import Services
 from api.schemas import JobRequest
 from db import datasets, files, jobs, tenants
+from db.audit import Actor
 from db.errors import UploadNotFound
 from db.files import Stored
 from db.models import Job
@@ -60,7 +61,7 @@ def submit(services: Services, order: Order, also: Callable[[Session, Job], bool
     nothing is kept. Raises DomainError for what cannot be run."""
     settings = services.settings
     try:
-        files.record_upload(services.sessions, order.source, order.tenant)
+        files.record_upload(services.sessions, order.source, Actor(order.tenant, None, "batch"))
         request = JobRequest.model_validate(
             {
                 "input": f"upload://{order.source.id}",
@@ -83,6 +84,7 @@ def submit(services: Services, order: Order, also: Callable[[Session, Job], bool
                 output_uri=str(plan.output),
                 input_version=plan.input_version,
                 num_rows=plan.num_rows,
+                num_tokens=plan.num_tokens,
                 idempotency_key=None,
             )
             if not also(session, job):

@@ -16,6 +16,7 @@ from api.queue import QueueError
 from db.dispatch import Wakeup
 from db.settings import Settings
 from tests.api import ledger
+from tests.api.gate import Gate
 
 
 @dataclass
@@ -79,3 +80,10 @@ def tweets(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
     return ledger.write(folder / "tweets.parquet", 3)
+
+
+@pytest.fixture
+def gate(api_settings: Settings, queue: MemoryQueue, tmp_path: Path) -> Iterator[Gate]:
+    app = create_app(api_settings.model_copy(update={"auth": True, "submissions_per_minute": 20}), queue)
+    with TestClient(app, raise_server_exceptions=False) as http:
+        yield Gate(http, app.state.services, tmp_path / "tenants")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,14 @@ from db.models import Shard
 from db.plans import ShardPlan
 from db.progress import Progress
 from db.shards import Claim, PartFile
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread does."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def write(path: Path, num_rows: int) -> Path:

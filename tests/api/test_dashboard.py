@@ -7,11 +7,9 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
+from tests.api.gate import Gate
 from tests.api.ledger import summarize
-from tests.api.test_auth import Gate, gate
 from tests.api.test_schedules import nightly
-
-__all__ = ["gate"]  # a fixture
 
 
 def token(html: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -21,14 +19,7 @@ from db.dispatch import Wakeup
 from db.models import JobStatus
 from db.settings import Settings
 from tests.api.conftest import MemoryQueue
-from tests.api.ledger import finish, merge, split, summarize, write
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+from tests.api.ledger import eventually, finish, merge, split, summarize, write
 
 
 def submit(http: TestClient, body: dict[str, Any], **headers: str) -> dict[str, Any]:

@@ -16,12 +16,9 @@ from api.cli import app as command_line
 from api.cli import serving
 from api.client import Client
 from api.deps import Services
-from tests.api.ledger import summarize, write
-from tests.api.test_auth import Gate, gate
+from tests.api.gate import Gate
+from tests.api.ledger import eventually, summarize, write
 from tests.api.test_client import Bridge
-from tests.api.test_jobs import eventually
-
-__all__ = ["gate"]  # a fixture
 
 runner = CliRunner()
 
@@ -140,7 +137,7 @@ def connected(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli
     """Commands talk to the app in process."""
     monkeypatch.setenv("COLUMNS", "250")
     with Client("http://test", transport=Bridge(http)) as client:
-        monkeypatch.setattr(serving, "Client", lambda url: Client(url, transport=Bridge(http)))
+        monkeypatch.setattr(serving, "Client", lambda url, **_: Client(url, transport=Bridge(http)))
         monkeypatch.setattr(serving, "existing", lambda settings, url: "http://test")
         yield client
 

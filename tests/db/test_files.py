@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 
 from db import files
+from db.audit import Actor
 from db.errors import DatasetRefused, InvalidDataset, UploadNotFound, UploadTooLarge
 from db.models import Upload
 from db.settings import Settings
@@ -30,7 +31,7 @@ def save(sessions: Sessions, settings: Settings, data: bytes, filename: str = "a
     stored = files.store_upload(
         settings.uploads, upload_id="upl_1", filename=filename, chunks=chunks, max_bytes=settings.max_upload_bytes
     )
-    return files.record_upload(sessions, stored, "default")
+    return files.record_upload(sessions, stored, Actor("default", None, "here"))
 
 
 def test_an_upload_is_stored_recorded_and_found_by_its_uri(sessions: Sessions, settings: Settings) -> None:

@@ -108,7 +108,7 @@ def test_templates(size: settings) -> None:
             names = variables(template)
         except InvalidJob:
             return
-        assert "loop budget" not in names
+        assert "work spent" not in names
         try:
             text = renderer(template, MOST_CHARS)(ROW)
         except TemplateError:

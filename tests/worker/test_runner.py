@@ -107,7 +107,7 @@ def test_the_same_request_is_computed_once(runner: Runner, loader: Loader) -> No
         return (Request(i, tuple(b"%d" % (i % 10))) for i in range(count))
 
     with runner.use("m", never) as model:
-        outputs = list(model.run(same(200), never, "job", reuse=True))
+        outputs = list(model.run(same(200), never, "job", reuse="t"))
         assert texts(outputs) == {i: str(i % 10) for i in range(200)}
         assert sum(not output.reused for output in outputs) == len(loader.last.added) < 200
         before = len(loader.last.added)
@@ -117,9 +117,9 @@ def test_the_same_request_is_computed_once(runner: Runner, loader: Loader) -> No
 
 def test_a_task_that_gives_up_takes_no_answer_from_the_others(runner: Runner, loader: Loader) -> None:
     with runner.use("m", never) as model:
-        given_up = model.run(requests(100), never, "job", reuse=True)
+        given_up = model.run(requests(100), never, "job", reuse="t")
         next(given_up)
-        kept = model.run(requests(100), never, "job", reuse=True)
+        kept = model.run(requests(100), never, "job", reuse="t")
         first = next(kept)
         given_up.close()
         assert texts([first, *kept]) == expected(100)

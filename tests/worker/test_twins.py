@@ -66,22 +66,32 @@ def twins(path: Path | None = None) -> Twins:
 
 def test_the_first_is_computed_and_the_others_wait_for_it() -> None:
     both = twins()
-    assert both.find(Request("a", (1, 2))) is None
-    assert both.find(Request("b", (1, 2))) == []
-    assert both.find(Request("c", (1, 2, 3))) is None
+    assert both.find(Request("a", (1, 2)), "t") is None
+    assert both.find(Request("b", (1, 2)), "t") == []
+    assert both.find(Request("c", (1, 2, 3)), "t") is None
     made = both.settle(output("a", 7, 8))
     assert [(each.id, each.tokens, each.reused) for each in made] == [("a", (7, 8), False), ("b", (7, 8), True)]
     assert both.settle(output("c", 9)) == [output("c", 9)]
-    assert both.find(Request("d", (1, 2))) is None, "nothing is kept without a file"
+    assert both.find(Request("d", (1, 2)), "t") is None, "nothing is kept without a file"
+
+
+def test_what_one_tenant_asked_another_is_not_told(tmp_path: Path) -> None:
+    both = twins(tmp_path / "results")
+    assert both.find(Request("a", (1, 2)), "acme") is None
+    assert both.find(Request("b", (1, 2)), "bolt") is None, "computed, and not waiting for the other's"
+    assert [each.id for each in both.settle(output("a", 7))] == ["a"]
+    assert [each.id for each in both.settle(output("b", 7))] == ["b"]
+    assert [each.reused for each in both.find(Request("c", (1, 2)), "acme") or []] == [True]
+    assert both.find(Request("d", (1, 2)), "coil") is None
 
 
 def test_answers_outlive_the_process(tmp_path: Path) -> None:
     logprobs = (TokenLogprobs(7, -0.1, ((7, -0.1), (8, -2.5))),)
     first = Results(tmp_path / "deep" / "results")
     one = Twins(first, SALT)
-    assert one.find(Request("a", (1,))) is None
+    assert one.find(Request("a", (1,)), "t") is None
     one.settle(dataclasses.replace(output("a", 7), logprobs=logprobs, choice_logprobs=(-0.25, -1e-300), stopped_by=2))
-    assert one.find(Request("b", (1,))) == [
+    assert one.find(Request("b", (1,)), "t") == [
         dataclasses.replace(
             output("b", 7),
             logprobs=logprobs,
@@ -93,19 +103,19 @@ def test_answers_outlive_the_process(tmp_path: Path) -> None:
     ]
     first.close()
     again = twins(tmp_path / "deep" / "results")
-    found = again.find(Request("c", (1,)))
+    found = again.find(Request("c", (1,)), "t")
     assert found is not None
     assert (found[0].id, found[0].tokens, found[0].logprobs) == ("c", (7,), logprobs)
-    assert Twins(Results(tmp_path / "deep" / "results"), b"another model").find(Request("c", (1,))) is None
+    assert Twins(Results(tmp_path / "deep" / "results"), b"another model").find(Request("c", (1,)), "t") is None
 
 
 @pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.ERROR])
 def test_what_did_not_come_to_its_end_is_not_kept(tmp_path: Path, reason: FinishReason) -> None:
     both = twins(tmp_path / "results")
-    both.find(Request("a", (1,)))
-    both.find(Request("b", (1,)))
+    both.find(Request("a", (1,)), "t")
+    both.find(Request("b", (1,)), "t")
     assert [each.finish_reason for each in both.settle(output("a", reason=reason))] == [reason, reason]
-    assert both.find(Request("c", (1,))) is None
+    assert both.find(Request("c", (1,)), "t") is None
 
 
 PLAIN = Request("x", (1, 2, 3))
@@ -138,29 +148,29 @@ def test_chance_is_never_shared() -> None:
     drawn = Request("a", (1,), SamplingParams(temperature=0.5))
     assert key_of(drawn, SALT) is None
     both = twins()
-    assert both.find(drawn) is None
-    assert both.find(dataclasses.replace(drawn, id="b")) is None
+    assert both.find(drawn, "t") is None
+    assert both.find(dataclasses.replace(drawn, id="b"), "t") is None
     assert both.settle(output("a", 1)) == [output("a", 1)]
 
 
 def test_what_others_wait_for_is_computed_to_its_end() -> None:
     both = twins()
-    both.find(Request("a", (1,)))
-    both.find(Request("b", (1,)))
-    both.find(Request("c", (1,)))
+    both.find(Request("a", (1,)), "t")
+    both.find(Request("b", (1,)), "t")
+    both.find(Request("c", (1,)), "t")
     assert both.drop("c"), "it was only waiting"
     assert not both.drop("a"), "b still waits for it"
     assert [each.id for each in both.settle(output("a", 5))] == ["a", "b"]
-    both.find(Request("d", (1,)))
+    both.find(Request("d", (1,)), "t")
     assert both.drop("d")
-    assert both.find(Request("e", (1,))) is None
+    assert both.find(Request("e", (1,)), "t") is None
 
 
 def test_a_damaged_file_costs_time_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "results"
     path.write_bytes(b"not a database" * 100)
     both = twins(path)
-    assert both.find(Request("a", (1,))) is None
+    assert both.find(Request("a", (1,)), "t") is None
     assert both.settle(output("a", 5)) == [output("a", 5)]
     good = tmp_path / "good"
     kept = Results(good)

@@ -1,0 +1,71 @@
+"""Quotas: how much of a tenant may wait and run at once. Those of waiting rows and tokens are checked at submission.
+
+Tokens are estimated from what is known then, without reading a row. The prompt: the size, before compression, of the
+columns that the recipe reads, which the footers tell, and the recipe's own words in every row, at four bytes a token,
+as English takes with the tokenizers of today. The answer: `max_tokens`, or else ANSWER_TOKENS; for a label, one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Float, cast, func, select
+from sqlalchemy.orm import Session
+
+from db.accounts import Tenant
+from db.columns import read_columns
+from db.datasets import Dataset
+from db.errors import QuotaExceeded
+from db.footers import open_parquet
+from db.models import TERMINAL, Job
+from db.specs import JobSpec, Label
+from db.stores import Place
+
+BYTES_PER_TOKEN = 4
+ANSWER_TOKENS = 256
+
+
+def estimate_tokens(spec: JobSpec, dataset: Dataset, num_rows: int) -> int:
+    """Prompt and answer tokens of `num_rows` of the rows."""
+    if num_rows == 0:
+        return 0
+    read = sum(_column_bytes(file.path, read_columns(spec)) for file in dataset.files)
+    words = len(spec.recipe.model_dump_json(exclude_defaults=True))
+    prompt = (read / dataset.num_rows + words) / BYTES_PER_TOKEN
+    answer = 1 if isinstance(spec.recipe, Label) else spec.sampling.max_tokens or ANSWER_TOKENS
+    return round((prompt + answer) * num_rows)
+
+
+def _column_bytes(path: Place, names: Sequence[str]) -> int:
+    """Encoded size of the columns before compression. A dictionary counts once, so repeated texts count less."""
+    with open_parquet(path) as source:
+        metadata = source.parquet.metadata
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+        return sum(max(0, c.total_uncompressed_size) for c in chunks if c.path_in_schema.split(".")[0] in names)
+
+
+def check(session: Session, tenant: str, num_rows: int, num_tokens: int) -> None:
+    """Hold the tenant until the transaction ends, so that two submissions are counted one after the other.
+
+    Raises QuotaExceeded.
+    """
+    row = session.scalar(select(Tenant).where(Tenant.name == tenant).with_for_update(key_share=True))
+    if row is None or (row.max_queued_rows is None and row.max_queued_tokens is None):
+        return
+    rows, tokens = _queued(session, tenant)
+    for what, queued, added, limit in (
+        ("rows", rows, num_rows, row.max_queued_rows),
+        ("tokens", tokens, num_tokens, row.max_queued_tokens),
+    ):
+        if limit is not None and queued + added > limit:
+            raise QuotaExceeded(what, queued, added, limit)
+
+
+def _queued(session: Session, tenant: str) -> tuple[int, int]:
+    """Rows of the open jobs that are in no finished part yet, and their share of the estimated tokens."""
+    left = Job.num_rows - Job.rows_succeeded - Job.rows_failed
+    share = cast(Job.num_tokens, Float) * left / func.nullif(Job.num_rows, 0)
+    query = select(func.sum(left), func.sum(share)).where(Job.tenant == tenant, Job.status.not_in(TERMINAL))
+    rows, tokens = session.execute(query).one()
+    return int(rows or 0), round(tokens or 0)
