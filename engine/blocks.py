@@ -7,17 +7,18 @@ Prefixes are kept as a tree: a published block's key is the identity of its pare
 Looking a key up compares the tokens themselves, so a hit is exact and no hash is trusted. Tables are released from
 their end and share whole beginnings, so a child is always evicted before its parent and nothing becomes unreachable.
 Where a beginning ends within a published block, its first tokens can be copied instead of computed (`match_part`).
+Every owner has a tree of its own: what one has in the cache, another can neither use nor notice.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 Key = tuple[int, tuple[int, ...]]
 Start = tuple[int, int]  # a parent's identity, and the first token of a block after it
-ROOT = 0  # the parent of every first block
+ROOT = 0  # the parent of every first block of nobody's tree; other owners' roots lie below
 
 
 class BlockPool:
@@ -36,6 +37,7 @@ class BlockPool:
         self._starting: dict[Start, int] = {}  # a block published with this start
         self._unwritten: set[int] = set()  # published by the step being planned
         self._last_identity = ROOT
+        self._roots: dict[Hashable, int] = {None: ROOT}  # one for every owner that there ever was
 
     @property
     def num_available(self) -> int:
@@ -54,13 +56,17 @@ class BlockPool:
         """Blocks that hold so many tokens."""
         return -(-num_tokens // self.block_size)
 
-    def match(self, tokens: Sequence[int]) -> list[int]:
+    def root(self, owner: Hashable) -> int:
+        """Where the tree of this owner begins."""
+        return self._roots.setdefault(owner, -len(self._roots))
+
+    def match(self, tokens: Sequence[int], root: int = ROOT) -> list[int]:
         """The published blocks that hold the longest beginning of `tokens`, at least one token short of all of it,
         since the last token must be computed for its logits. Takes no references: `hold` does."""
         blocks: list[int] = []
         if not self._prefix_caching:
             return blocks
-        size, parent = self.block_size, ROOT
+        size, parent = self.block_size, root
         for start in range(0, len(tokens) - size, size):
             block = self._published.get((parent, tuple(tokens[start : start + size])))
             if block is None:
@@ -69,7 +75,7 @@ class BlockPool:
             parent = self._identities[block]
         return blocks
 
-    def match_part(self, tokens: Sequence[int], hits: Sequence[int]) -> tuple[int, int] | None:
+    def match_part(self, tokens: Sequence[int], hits: Sequence[int], root: int = ROOT) -> tuple[int, int] | None:
         """A written block whose first tokens go on where `hits`, a match of `tokens`, end: the block and how many of
         its tokens agree, again at least one token short of all of `tokens`. None: there is none.
 
@@ -78,7 +84,7 @@ class BlockPool:
         if not self._prefix_caching:
             return None
         start = len(hits) * self.block_size
-        block = self._starting.get((self._identities[hits[-1]] if hits else ROOT, tokens[start]))
+        block = self._starting.get((self._identities[hits[-1]] if hits else root, tokens[start]))
         if block is None or block in self._unwritten:
             return None
         key = self._keys[block]
@@ -127,7 +133,7 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def seal(self, table: array[int], index: int, tokens: Sequence[int], *, written: bool) -> bool:
+    def seal(self, table: array[int], index: int, tokens: Sequence[int], *, written: bool, root: int = ROOT) -> bool:
         """Publish block `index` of a table as holding `tokens`, after the blocks before it.
 
         The content must be written by the end of the step being planned, before any later one reads it. When another
@@ -138,7 +144,7 @@ class BlockPool:
         if not self._prefix_caching:
             return False
         own = table[index]
-        key = (self._identities[table[index - 1]] if index else ROOT, tuple(tokens))
+        key = (self._identities[table[index - 1]] if index else root, tuple(tokens))
         twin = self._published.get(key)
         if twin is None:
             self._last_identity += 1
@@ -195,7 +201,8 @@ class BlockPool:
         assert all(self._keys[block] for block in self._cached), "a cached block is not published"
         identities = {self._identities[block] for block in keys.values()} | {ROOT}
         assert len(identities) == len(keys) + 1, "an identity was given twice"
-        assert {parent for parent, _ in keys} <= identities, "a published block lost its parent"
+        parents = identities | set(self._roots.values())
+        assert {parent for parent, _ in keys} <= parents, "a published block lost its parent"
         for (parent, first), block in self._starting.items():
             key = self._keys[block]
             assert key is not None, "a start leads to an unpublished block"

@@ -95,7 +95,9 @@ class Request:
     takes them over as the tokenizer would cut their text, without asking the model, which is cheaper and may give other
     outputs.
 
-    `group` names what the request belongs to (a job): outputs of a group help to guess later ones of it.
+    `group` names what the request belongs to (a job): outputs of a group help to guess later ones of it. `owner` names
+    whose it is (a tenant): requests of different owners share no prompts in the cache, so that nobody can tell what
+    another one asked by what was computed already.
     """
 
     id: Hashable
@@ -106,6 +108,7 @@ class Request:
     forced: Literal["verify", "commit"] = "verify"
     group: Hashable = None
     choice_margin: float | None = None
+    owner: Hashable = None
 
     def __post_init__(self) -> None:
         if not self.prompt:

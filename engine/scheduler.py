@@ -156,7 +156,8 @@ class Scheduler:
             sequence = self._waiting[0]
             if sequence.promised:  # it was preempted just now, and its last token is in no row any more
                 break
-            hits = self._pool.match(sequence.tokens)
+            root = self._pool.root(sequence.request.owner)
+            hits = self._pool.match(sequence.tokens, root)
             missing = self._pool.num_blocks_of(sequence.num_known) - len(hits)
             # A block for every running sequence is left, or the next ones that they need would come by preemption.
             if missing + len(self._running) > self._pool.num_available - self._pool.num_idle(hits):
@@ -165,7 +166,7 @@ class Scheduler:
             self._running.append(sequence)
             self._admitted.append(sequence)
             sequence.row = self._rows.pop()
-            part = self._pool.match_part(sequence.tokens, hits)
+            part = self._pool.match_part(sequence.tokens, hits, root)
             self._take_up(sequence, hits, part[1] if part is not None else 0)
             start = sequence.computed
             stop = min(sequence.num_known, start + budget)
@@ -198,10 +199,11 @@ class Scheduler:
 
     def _seal(self, sequence: Sequence, full: int, written: int) -> None:
         """Publish the sequence's first `full` blocks, of which the first `written` tokens are in the cache already."""
-        size = self._pool.block_size
+        size, root = self._pool.block_size, self._pool.root(sequence.request.owner)
         for index in range(sequence.num_sealed, full):
             end = (index + 1) * size
-            if not self._pool.seal(sequence.blocks, index, sequence.tokens[end - size : end], written=end <= written):
+            tokens, done = sequence.tokens[end - size : end], end <= written
+            if not self._pool.seal(sequence.blocks, index, tokens, written=done, root=root):
                 break
             sequence.num_sealed += 1
 

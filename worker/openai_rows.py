@@ -30,10 +30,10 @@ class OpenAIRowMaker(RowMaker):
         max_model_len: int,
         max_prompt_bytes: int,
         group: str,
+        owner: str | None = None,
     ) -> None:
-        super().__init__(
-            spec, recipe, tokenizer, max_model_len=max_model_len, max_prompt_bytes=max_prompt_bytes, group=group
-        )
+        limits = {"max_model_len": max_model_len, "max_prompt_bytes": max_prompt_bytes}
+        super().__init__(spec, recipe, tokenizer, **limits, group=group, owner=owner)
         self._bodies = recipe
         self._max_model_len = max_model_len
 
@@ -57,6 +57,7 @@ class OpenAIRowMaker(RowMaker):
                 ),
                 format=format,
                 group=self._group,
+                owner=self._owner,
             )
             for place in range(body.n)
         )

@@ -33,14 +33,15 @@ def plan(
     source: pa.Schema,
     prepared: Mapping[str, object],
     job_id: str,
+    tenant: str,
 ) -> Plan:
     """Raises InvalidJob, and EngineError for sampling parameters or a format that the engine refuses."""
     recipe = build(spec.recipe, model.tokenizer, max_chars=settings.max_prompt_bytes, prepared=prepared)
     limits = {"max_model_len": model.max_model_len, "max_prompt_bytes": settings.max_prompt_bytes}
     if isinstance(recipe, OpenAIRecipe):
-        maker: RowMaker = OpenAIRowMaker(spec, recipe, model.tokenizer, **limits, group=job_id)
+        maker: RowMaker = OpenAIRowMaker(spec, recipe, model.tokenizer, **limits, group=job_id, owner=tenant)
     else:
-        maker = RowMaker(spec, recipe, model.tokenizer, **limits, group=job_id)
+        maker = RowMaker(spec, recipe, model.tokenizer, **limits, group=job_id, owner=tenant)
     if maker.max_prompt_tokens < 1:
         reason = f"leaves no room for a prompt: the model takes {model.max_model_len} tokens in all"
         raise InvalidJob("sampling.max_tokens", reason)

@@ -72,7 +72,8 @@ def poisonous() -> Result:
 class RowMaker:
     """Makes the requests and results of one job with one model. Sizes in tokens.
 
-    `group` names the job to the engine, which drafts from what the same job has written before.
+    `group` names the job to the engine, which drafts from what the same job has written before; `owner` its tenant, who
+    shares no cache with others.
     """
 
     def __init__(
@@ -84,12 +85,14 @@ class RowMaker:
         max_model_len: int,
         max_prompt_bytes: int,
         group: Hashable,
+        owner: Hashable = None,
     ) -> None:
         self._recipe = recipe
         self._tokenizer = tokenizer
         self._sampling = sampling_params(spec.sampling, recipe.default_max_tokens)
         self._seed = spec.sampling.seed
         self._group = group
+        self._owner = owner
         self.formats = row_formats(spec)
         self._forced = "verify" if spec.structure is None else spec.structure.forced
         self._keep_raw = spec.structure is not None and spec.structure.keep_raw
@@ -129,7 +132,7 @@ class RowMaker:
             digest = hashlib.blake2b(f"{self._seed}:{index}".encode(), digest_size=8).digest()
             sampling = replace(sampling, seed=int.from_bytes(digest) >> 1)
         choices, margin = self._recipe.choices, self._recipe.choice_margin
-        return Request(index, tokens, sampling, choices, format, self._forced, self._group, margin)
+        return Request(index, tokens, sampling, choices, format, self._forced, self._group, margin, self._owner)
 
     def prompt(self, row: Row, text: str) -> Prompt:
         """The prompt's tokens, cut as the job's `on_long` says. Raises RowRefused: too_long, invalid_messages."""

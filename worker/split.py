@@ -130,7 +130,7 @@ def prepare(
         return process.drain.is_set() or heart.verdict is not Beat.OK
 
     with process.runner.use(spec.model, stop) as model:
-        made = plan(spec, model, process.settings, dataset.schema, {}, job.id)
+        made = plan(spec, model, process.settings, dataset.schema, {}, job.id, job.tenant)
         formats = made.maker.formats
         if formats is not None and formats.fixed is not None:
             model.check(formats.fixed)

@@ -31,8 +31,8 @@ class Bench:
         self.scheduler = Scheduler(config, self.pool)
         self.sequences: dict[str, Sequence] = {}
 
-    def add(self, name: str, prompt: list[int], max_tokens: int = 100) -> Sequence:
-        sequence = Sequence(Request(name, tuple(prompt), SamplingParams(max_tokens=max_tokens)))
+    def add(self, name: str, prompt: list[int], max_tokens: int = 100, owner: str | None = None) -> Sequence:
+        sequence = Sequence(Request(name, tuple(prompt), SamplingParams(max_tokens=max_tokens), owner=owner))
         self.sequences[name] = sequence
         self.scheduler.add(sequence)
         return sequence
@@ -104,6 +104,22 @@ def test_a_sequence_admitted_in_the_same_step_shares_the_beginning() -> None:
     assert (list(one.blocks), list(two.blocks)) == ([0, 1, 2], [0, 1, 3])
     assert (one.num_cached, two.num_cached) == (0, 8)
     assert (bench.scheduler.num_prompt_tokens, bench.scheduler.num_cached_tokens) == (19, 8)
+
+
+def test_owners_share_neither_blocks_nor_their_beginnings() -> None:
+    bench = Bench(budget=100)
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    for owner in ("ada", "bob", None):
+        first = bench.add(f"{owner} 1", prompt, max_tokens=1, owner=owner)
+        assert bench.step() == [(f"{owner} 1", 0, 9)]
+        assert first.num_cached == 0
+    for owner in ("ada", "bob", None):
+        again = bench.add(f"{owner} 2", prompt, max_tokens=1, owner=owner)
+        assert bench.step() == [(f"{owner} 2", 8, 9)]
+        assert again.num_cached == 8
+    other = bench.add("cleo", [1, 2, 3, 9], max_tokens=1, owner="cleo")
+    assert bench.step() == [("cleo", 0, 4)]
+    assert other.num_cached == 0
 
 
 def test_what_is_shared_within_a_block_is_copied() -> None:

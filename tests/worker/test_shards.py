@@ -67,7 +67,7 @@ def attempt(
     open_rows = saved.open_rows(claim.first_row, claim.first_row + claim.num_rows) if saved.begun else []
     suspects = Suspects.among(open_rows, saved.begun, careful)
     with runner.use("fake", never) as model:
-        made = plan(claim.spec, model, Settings(), schema, {}, claim.job_id)
+        made = plan(claim.spec, model, Settings(), schema, {}, claim.job_id, claim.tenant)
         path = checkpoint_path(folder, claim.index, claim.fence)
         checkpoint = Checkpoint(path, made.layout.added, made.layout.prefix, 0.01)
         tally = Tally()
@@ -95,6 +95,14 @@ def attempt(
 
 def parts(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != "_tmp")
+
+
+def test_requests_are_of_the_job_and_belong_to_its_tenant(runner: Runner, tmp_path: Path) -> None:
+    spec = spec_of(write_texts(tmp_path / "in.parquet", ["a"]))
+    schema = datasets.inspect(Path(spec.input)).schema
+    with runner.use("fake", never) as model:
+        request = plan(spec, model, Settings(), schema, {}, "job", "ada").maker.ask(0, (1,))
+    assert (request.group, request.owner) == ("job", "ada")
 
 
 def test_rows_come_out_in_order(runner: Runner, tmp_path: Path) -> None:
@@ -204,21 +212,23 @@ def test_no_input_column_at_all(runner: Runner, tmp_path: Path) -> None:
 def test_a_slow_row_bounds_how_far_reading_runs_ahead(
     runner: Runner, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 0 stays in the engine until nothing else moves: two chunks of 100 rows are open, and not a row more."""
+    """Row 0 stays in the engine until two chunks of 100 rows are open and nothing else moves; not a row more comes."""
     monkeypatch.setattr("worker.shard_rows.READ_ROWS", 100)
     ahead: list[int] = []
     step = engine.step
 
     def stubborn() -> list[object]:
-        engine.running = [(r, 2 if r.id[1] == 0 and len(engine.running) > 1 else n) for r, n in engine.running]  # type: ignore[index]
+        wait = len(engine.running) > 1 or len(engine.added) < 200
+        engine.running = [(r, 2 if r.id[1] == 0 and wait else n) for r, n in engine.running]  # type: ignore[index]
         outputs = step()
-        ahead.append(len(engine.added))
+        if any(request.id[1] == 0 for request, _ in engine.running):  # type: ignore[index]
+            ahead.append(len(engine.added))
         return outputs  # type: ignore[return-value]
 
     engine.step = stubborn  # type: ignore[assignment,method-assign]
     spec = spec_of(write_texts(tmp_path / "in.parquet", (f"row {i}" for i in range(1000))))
     attempt(runner, tmp_path / "out", claim_of(spec, 0, 1000), window=2)
-    assert 200 in ahead
+    assert max(ahead) == 200
     table = pq.read_table(tmp_path / "out" / "part-00003.parquet")
     assert table["output"].to_pylist() == [f"ROW {i}" for i in range(1000)]
 
