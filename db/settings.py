@@ -186,11 +186,11 @@ class Settings(BaseSettings):
     @field_validator("data_roots")
     @classmethod
     def _usable(cls, values: tuple[Path | str, ...]) -> tuple[Path | str, ...]:
-        """A wrong one is told when the process starts, and not with the first job."""
-        for value in values:
-            if str(value).startswith("s3:"):
-                uris.root(str(value), S3Service("", "", Path()))
-        return values
+        """A wrong one is told when the process starts, and not with the first job. Buckets are text, folders paths."""
+        buckets = [value for value in values if str(value).startswith("s3:")]
+        for value in buckets:
+            uris.root(str(value), S3Service("", "", Path()))
+        return tuple(value if value in buckets else Path(value) for value in values)
 
     @field_validator("home")
     @classmethod

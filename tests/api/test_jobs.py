@@ -63,8 +63,8 @@ def test_a_lost_broker_fails_no_request(http: TestClient, tweets: Path, queue: M
     queue.broken = "connection refused"
     job = submit(http, summarize(tweets))
     queue.broken = None
-    assert services.sweeper.sweep() == 1
-    assert queue.sent == [Wakeup("split", job["id"])]
+    services.sweeper.sweep()  # if its own thread was not first
+    eventually(lambda: queue.sent == [Wakeup("split", job["id"])])
 
 
 def test_the_same_key_gives_the_same_job(http: TestClient, tweets: Path, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def minute_schedule(folder: Path) -> dict[str, object]:
     return {"name": "minutely", "cron": "* * * * *", "job": job}
 
 
+@pytest.mark.slow  # a minute goes by until it fires
 def test_it_fires_at_its_minute_and_the_second_run_computes_the_added_rows(
     nightmill: CommandLine, url: str, tmp_path: Path
 ) -> None:
@@ -61,7 +62,8 @@ def test_it_fires_at_its_minute_and_the_second_run_computes_the_added_rows(
         client.schedules.run("minutely")  # The second night.
         eventually(lambda: completed() >= 2, "the second run", 90)
         client.schedules.pause("minutely")
-        second, first = list(client.schedules.runs("minutely"))[-2:]
+        done = [run for run in client.schedules.runs("minutely") if run.status == "completed"]
+        second, first = done[-2:]  # a fire time that came while a run went on is listed as skipped
     assert first.fire_at == schedule.next_at
     assert (first.rows_input, first.rows_skipped, first.rows_succeeded) == (3, 0, 3)
     assert (second.rows_input, second.rows_skipped, second.rows_succeeded) == (5, 3, 2)
@@ -71,6 +73,7 @@ def test_it_fires_at_its_minute_and_the_second_run_computes_the_added_rows(
     assert (dated / "_SUCCESS").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nightmill", ["embedded"], indirect=True)
 def test_the_examples_of_the_document(nightmill: CommandLine, url: str, tmp_path: Path) -> None:
     folder = tmp_path / "data"
