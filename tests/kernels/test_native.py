@@ -23,6 +23,7 @@ def test_a_second_build_finds_the_first(tmp_path: Path, monkeypatch: pytest.Monk
     assert [path.name for path in tmp_path.iterdir()] == [first.name]
 
 
+@pytest.mark.slow
 @needs_native
 def test_builds_at_the_same_time_do_not_hurt_each_other(tmp_path: Path) -> None:
     code = (
