@@ -2,7 +2,7 @@
 
     python -m tests.bench.scale
 
-An API, one worker and a Redis of the command's own, SQLite. Tokenisation is off (tests.bench.numbers): what is measured
+An API, one worker and a Redis of the command's own, SQLite. Tokenisation is off (measured.py): what is measured
 is reading, rendering, the way to the engine and back, writing and committing. Every output row is compared. Draws the
 memory of API, Redis and worker over the run as docs/scale.svg.
 
@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tests.bench.curves import svg
-from tests.bench.numbers import ANSWERED, ASKED
+from tests.bench.measured import ANSWERED, ASKED
 from tests.faults.rig import Rig
 from tests.faults.servers import RedisServer, eventually
 from tests.worker.factories import ECHO
@@ -38,7 +38,7 @@ ROW_GROUP = 100_000
 MOST_GROWTH = 0.10
 LEAST_ROWS_PER_CORE = 20_000
 SETTINGS = {
-    "engine_factory": "tests.bench.numbers:build",
+    "engine_factory": "tests.bench.measured:build",
     "engine_max_sequences": 256,
     "shard_rows": 20_000,
     "lease_seconds": 30,

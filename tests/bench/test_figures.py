@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -58,3 +59,8 @@ def test_the_picture_has_every_engine_and_does_not_change_with_the_day(tmp_path:
     assert text == (tmp_path / "two.svg").read_text()
     for wanted in ("nightmill-int8", "vllm-fp32", "w1: labels"):
         assert wanted in text
+
+
+def test_no_benchmark_is_named_like_a_module_of_the_library() -> None:
+    """Other engines' Python runs contenders.py with this folder first in its path."""
+    assert not {path.stem for path in Path(__file__).parent.glob("*.py")} & sys.stdlib_module_names

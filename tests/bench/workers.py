@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench.numbers import ANSWERED, ASKED, WAIT_ROWS, WAIT_SECONDS
+from tests.bench.measured import ANSWERED, ASKED, WAIT_ROWS, WAIT_SECONDS
 from tests.bench.scale import SETTINGS
 from tests.faults.rig import Rig, read
 from tests.faults.servers import RedisServer, eventually
