@@ -53,18 +53,7 @@ def create(spec: JobSpec, key: str | None, services: Services, caller: Caller, r
         job_id = f"job_{secrets.token_hex(12)}"
         plan = submission.plan(spec, job_id, folders, services.settings)
         with services.sessions.begin() as session:
-            job, created = jobs.create(
-                session,
-                spec,
-                tenant=caller.tenant,
-                job_id=job_id,
-                output_uri=str(plan.output),
-                num_rows=plan.num_rows,
-                num_tokens=plan.num_tokens,
-                idempotency_key=key,
-                retry_of=retry_of,
-                input_version=plan.input_version,
-            )
+            job, created = plan.create(session, spec, tenant=caller.tenant, job_id=job_id, key=key, retry_of=retry_of)
             if created:
                 action = "job.submit" if retry_of is None else "job.retry"
                 audit.record(session, caller.actor, action, job.id, rows=job.num_rows)

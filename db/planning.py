@@ -9,8 +9,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from db import columns, datasets, files, model_files, quotas, uris
+from sqlalchemy.orm import Session
+
+from db import columns, datasets, files, jobs, model_files, quotas, uris
 from db.errors import InvalidJob
+from db.models import Job
 from db.settings import Settings
 from db.specs import JobSpec
 from db.stores import Place, S3Path, store_of
@@ -28,6 +31,30 @@ class Plan:
     num_rows: int
     input_version: str
     num_tokens: int = 0  # an estimate, where the tenant has a quota of them
+
+    def create(
+        self,
+        session: Session,
+        spec: JobSpec,
+        *,
+        tenant: str,
+        job_id: str,
+        key: str | None = None,
+        retry_of: str | None = None,
+    ) -> tuple[Job, bool]:
+        """Insert the job that was planned. See db.jobs.create."""
+        return jobs.create(
+            session,
+            spec,
+            tenant=tenant,
+            job_id=job_id,
+            output_uri=str(self.output),
+            num_rows=self.num_rows,
+            idempotency_key=key,
+            num_tokens=self.num_tokens,
+            retry_of=retry_of,
+            input_version=self.input_version,
+        )
 
 
 def unnamed(field: str) -> AbstractContextManager[None]:

@@ -45,17 +45,7 @@ def start(sessions: sessionmaker[Session], settings: Settings, seen: ScheduleRun
             run = _held(session, seen)
             if run is None or not may_start(session, run, spec, now):
                 return False
-            job, _ = jobs.create(
-                session,
-                job_spec,
-                tenant=schedule.tenant,
-                job_id=job_id,
-                output_uri=str(plan.output),
-                input_version=plan.input_version,
-                num_rows=plan.num_rows,
-                num_tokens=plan.num_tokens,
-                idempotency_key=f"schedule:{run.id}",
-            )
+            job, _ = plan.create(session, job_spec, tenant=schedule.tenant, job_id=job_id, key=f"schedule:{run.id}")
             run.status, run.job_id = RunStatus.STARTED, job.id
             if run.reason is not None and not run.reason.startswith(COALESCED):
                 run.reason = None  # what kept it does no longer

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from api import submission
 from api.deps import Services
 from api.schemas import JobRequest
-from db import datasets, files, jobs, tenants
+from db import datasets, files, tenants
 from db.audit import Actor
 from db.errors import UploadNotFound
 from db.files import Stored
@@ -76,17 +76,7 @@ def submit(services: Services, order: Order, also: Callable[[Session, Job], bool
         job_id = f"job_{secrets.token_hex(12)}"
         plan = submission.plan(spec, job_id, _folders(services, order.tenant), settings)
         with services.sessions.begin() as session:
-            job, _ = jobs.create(
-                session,
-                spec,
-                tenant=order.tenant,
-                job_id=job_id,
-                output_uri=str(plan.output),
-                input_version=plan.input_version,
-                num_rows=plan.num_rows,
-                num_tokens=plan.num_tokens,
-                idempotency_key=None,
-            )
+            job, _ = plan.create(session, spec, tenant=order.tenant, job_id=job_id)
             if not also(session, job):
                 raise CalledOff
     except BaseException:
