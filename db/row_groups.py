@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO, TypeVar
@@ -43,14 +44,14 @@ class Chunk:
 
         Some writers put the dictionary where the footer announces the first data page.
         """
-        if not self.of_byte_arrays:
-            return 0
+        if not self.of_byte_arrays or self.first_page >= file.seek(0, os.SEEK_END):
+            return 0  # no disk knows places like the 2^62 that a footer may claim
         file.seek(self.first_page)
         try:
             header = CompactReader(file.read(HEADER_BYTES), 0).read({PAGE_TYPE: None, PAGE_BYTES: None})
+            return max(_int(header, PAGE_BYTES), 0) if _int(header, PAGE_TYPE) == DICTIONARY_PAGE else 0
         except Malformed:
             return 0  # not a page: reading it will say so
-        return max(_int(header, PAGE_BYTES), 0) if _int(header, PAGE_TYPE) == DICTIONARY_PAGE else 0
 
 
 @dataclass(frozen=True, slots=True)

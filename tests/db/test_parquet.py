@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from db import parquet
 from db.errors import InvalidDataset
+from db.row_groups import Chunk
 from db.thrift import CompactReader, Malformed
 
 
@@ -156,6 +157,14 @@ def test_a_large_row_group_is_read_in_bounded_pieces(tmp_path: Path) -> None:
     rows, grown = peak(path, table.num_rows)
     assert rows == 1_000_000
     assert grown < 150  # of 225 MB
+
+
+@pytest.mark.parametrize("place", [0, 2**62, 2**63 - 1])
+def test_what_is_no_page_header_is_no_dictionary(tmp_path: Path, place: int) -> None:
+    """Whatever lies where the footer announces a page, or nothing: reading the rows says what is wrong."""
+    (tmp_path / "x").write_bytes(b"\x18\x03abc\0")  # a string where a type belongs
+    with (tmp_path / "x").open("rb") as file:
+        assert Chunk(("text",), 1, place, True).dictionary_bytes(file) == 0
 
 
 # -- the Thrift reader ------------------------------------------------------------------------------------------------
