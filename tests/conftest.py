@@ -8,7 +8,6 @@ turns that into a failure, so that CI cannot lose the tests in silence.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import sqlalchemy
 from db.settings import Settings
 from db.stores import S3Path
 from tests import s3_server
+from tests.databases import Postgres, Sqlite
 
 POSTGRES = os.environ.get("NIGHTMILL_TEST_POSTGRES", "postgresql+psycopg:///test")
 REDIS = os.environ.get("NIGHTMILL_TEST_REDIS", "redis://127.0.0.1:6379/15")
@@ -32,29 +32,57 @@ def missing(server: str, error: Exception) -> None:
     pytest.skip(reason)
 
 
-@pytest.fixture
-def postgres_url() -> Iterator[str]:
-    """A fresh schema of a real PostgreSQL, dropped afterwards."""
-    schema = f"nightmill_{uuid.uuid4().hex[:12]}"
-    admin = sqlalchemy.create_engine(POSTGRES, isolation_level="AUTOCOMMIT")
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
     try:
-        with admin.connect() as connection:
-            connection.execute(sqlalchemy.text(f"CREATE SCHEMA {schema}"))
+        server = Postgres(POSTGRES)
     except sqlalchemy.exc.OperationalError as error:
         missing("PostgreSQL", error)
-    separator = "&" if "?" in POSTGRES else "?"
-    yield f"{POSTGRES}{separator}options=-csearch_path%3D{schema}"
-    with admin.connect() as connection:
-        connection.execute(sqlalchemy.text(f"DROP SCHEMA {schema} CASCADE"))
-    admin.dispose()
+        raise
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def empty_postgres_url(postgres: Postgres) -> Iterator[str]:
+    """A fresh schema of a real PostgreSQL, without tables, dropped afterwards."""
+    schema = postgres.create()
+    yield postgres.url(schema)
+    postgres.drop(schema)
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    """A schema of a real PostgreSQL as a migration leaves it. No test may change its tables, only their rows."""
+    schema = postgres.lend()
+    yield postgres.url(schema)
+    postgres.take_back(schema)
+
+
+@pytest.fixture(scope="session")
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Sqlite:
+    return Sqlite(tmp_path_factory.mktemp("migrated"))
+
+
+@pytest.fixture
+def sqlite_url(sqlite: Sqlite, tmp_path: Path) -> str:
+    """A SQLite file of its own, as a migration leaves it."""
+    return sqlite.copy(tmp_path / "test.db")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty database, once on each kind."""
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The address of a migrated database, once on each kind."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a database without tables, once on each kind."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'test.db'}"
-    url: str = request.getfixturevalue("postgres_url")
+        return f"sqlite:///{tmp_path / 'empty.db'}"
+    url: str = request.getfixturevalue("empty_postgres_url")
     return url
 
 

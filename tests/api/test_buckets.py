@@ -19,12 +19,11 @@ from tests.worker.test_buckets import parquet_of
 
 
 @pytest.fixture
-def office(bucket: S3Path, tmp_path: Path) -> Iterator[Office]:
+def office(bucket: S3Path, tmp_path: Path, sqlite_url: str) -> Iterator[Office]:
     """A worker on the same ledger as `http`."""
-    database = f"sqlite:///{tmp_path / 'ledger.db'}"
     # What the API sends goes to nobody, so the worker's own look finds all of it due again.
     more = {"shard_rows": 2, "sweep_seconds": 3600, "redispatch_seconds": 0.001, "model": "fake"}
-    settings = settings_on(bucket, tmp_path, database_url=database, **more)
+    settings = settings_on(bucket, tmp_path, database_url=sqlite_url, **more)
     made = Office(settings)
     yield made
     made.close()

@@ -76,9 +76,7 @@ def settings_of(home: Path, url: str, private: bool) -> Settings:
 @pytest.fixture
 def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FastAPI]:
     """On SQLite, or as the test's parameter says."""
-    url = f"sqlite:///{tmp_path / 'test.db'}"
-    if getattr(request, "param", "sqlite") == "postgres":
-        url = request.getfixturevalue("postgres_url")
+    url = request.getfixturevalue(f"{getattr(request, 'param', 'sqlite')}_url")
     app = create_app(settings_of(tmp_path / "home", url, True), MemoryQueue())
     with TestClient(app):
         yield app

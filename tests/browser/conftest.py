@@ -22,7 +22,7 @@ class House:
     ids: dict[str, str]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = chromium()
     if path is None:
@@ -35,7 +35,7 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def house(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     folder = tmp_path_factory.mktemp("house")
     with service(folder) as url:
@@ -46,7 +46,7 @@ def house(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def page(browser: Browser) -> Iterator[Page]:
     """Anything that a page's scripts complain about, or that its policy refuses, fails the test."""
     context = browser.new_context(viewport={"width": 1180, "height": 800})
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)
     made = context.new_page()
     complaints: list[str] = []
     made.on("pageerror", lambda error: complaints.append(str(error)))

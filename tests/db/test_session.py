@@ -33,7 +33,9 @@ def checks(engine: sqlalchemy.Engine) -> dict[str, list[tuple[str | None, str]]]
     return {name: sorted((c["name"], c["sqltext"]) for c in found.get_check_constraints(name)) for name in names}
 
 
-def test_migrations_make_exactly_the_models(engine: sqlalchemy.Engine) -> None:
+def test_migrations_make_exactly_the_models(empty_database_url: str) -> None:
+    engine = connect(empty_database_url)
+    migrate(engine)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_server_default": True})
         assert compare_metadata(context, Base.metadata) == []
@@ -44,10 +46,11 @@ def test_migrations_make_exactly_the_models(engine: sqlalchemy.Engine) -> None:
         Base.metadata.create_all(connection)
     assert checks(engine) == migrated
     assert [name for name, _ in migrated["jobs"]] == ["jobstatus", "rows_add_up", "rows_not_negative"]
+    engine.dispose()
 
 
-def test_a_database_of_the_first_revision_is_brought_up_with_its_rows(database_url: str) -> None:
-    engine = connect(database_url)
+def test_a_database_of_the_first_revision_is_brought_up_with_its_rows(empty_database_url: str) -> None:
+    engine = connect(empty_database_url)
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     with engine.begin() as connection:
@@ -94,14 +97,14 @@ def test_migrating_twice_changes_nothing(engine: sqlalchemy.Engine) -> None:
         assert connection.scalar(text("SELECT count(*) FROM alembic_version")) == 1
 
 
-def test_processes_that_start_together_migrate_once(database_url: str) -> None:
-    code = f"from db.session import connect, migrate; e = connect({database_url!r}); migrate(e); e.dispose()"
+def test_processes_that_start_together_migrate_once(empty_database_url: str) -> None:
+    code = f"from db.session import connect, migrate; e = connect({empty_database_url!r}); migrate(e); e.dispose()"
     started = [
         subprocess.Popen([sys.executable, "-W", "error", "-c", code], stderr=subprocess.PIPE, text=True)
         for _ in range(4)
     ]
     assert [(process.communicate()[1], process.returncode) for process in started] == [("", 0)] * 4
-    engine = connect(database_url)
+    engine = connect(empty_database_url)
     assert set(inspect(engine).get_table_names()) == {"alembic_version", *Base.metadata.tables}
     engine.dispose()
 

@@ -64,7 +64,7 @@ def nightmill(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Comman
         "COLUMNS": "300",
     }
     if request.param == "servers":
-        environment["DATABASE_URL"] = request.getfixturevalue("postgres_url")
+        environment["DATABASE_URL"] = request.getfixturevalue("empty_postgres_url")
         environment["REDIS_URL"] = request.getfixturevalue("redis_url")
     (tmp_path / "data").mkdir()
     command_line = CommandLine(environment, tmp_path)

@@ -34,12 +34,12 @@ def parquet_of(texts: list[str | None], first: int = 0) -> bytes:
 
 
 @pytest.fixture
-def office(bucket: S3Path, tmp_path: Path) -> Iterator[Office]:
+def office(bucket: S3Path, tmp_path: Path, sqlite_url: str) -> Iterator[Office]:
     made = Office(
         settings_on(
             bucket,
             tmp_path,
-            database_url=f"sqlite:///{tmp_path / 'ledger.db'}",
+            database_url=sqlite_url,
             shard_rows=100,
             lease_seconds=5.0,
             max_attempts=2,

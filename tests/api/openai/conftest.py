@@ -17,20 +17,18 @@ from tests.api.openai.rig import service
 from tests.worker.factories import Office
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def service_url() -> Iterator[str]:
-    """A server and a worker process that all tests with real clients share."""
+    """A server and a worker process that a file's tests share; they sweep so often that idling takes its toll."""
     with service() as url:
         yield url
 
 
 @pytest.fixture
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database(request: pytest.FixtureRequest) -> str:
     """SQLite; tests that change rows under a lock are run on PostgreSQL too, by parameter."""
-    if getattr(request, "param", "sqlite") == "postgres":
-        url: str = request.getfixturevalue("postgres_url")
-        return url
-    return f"sqlite:///{tmp_path / 'test.db'}"
+    url: str = request.getfixturevalue(f"{getattr(request, 'param', 'sqlite')}_url")
+    return url
 
 
 @pytest.fixture
@@ -52,5 +50,6 @@ def desk(tmp_path: Path, database: str) -> Iterator[Desk]:
     queue.sent = office.sent
     app: FastAPI = create_app(settings, queue)
     with TestClient(app, raise_server_exceptions=False) as http:
+        app.state.services.sweeper.stop()  # the desk sweeps; its own thread would be another that sends
         yield Desk(http, app, office)
     office.close()

@@ -21,8 +21,8 @@ Secrets = dict[str, str]
 
 
 @pytest.fixture
-def http(tmp_path: Path) -> Iterator[TestClient]:
-    settings = Settings(home=tmp_path / "home", database_url=f"sqlite:///{tmp_path / 'test.db'}", auth=True)
+def http(tmp_path: Path, sqlite_url: str) -> Iterator[TestClient]:
+    settings = Settings(home=tmp_path / "home", database_url=sqlite_url, auth=True)
     with TestClient(create_app(settings, MemoryQueue())) as client:
         yield client
 
