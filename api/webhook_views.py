@@ -9,13 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.schemas import View, as_time
 from db.openai_models import Delivery, Webhook
+from db.webhooks import EVENTS
 
 
 class WebhookRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: Annotated[str, Field(min_length=1, max_length=2048)]
-    events: list[str] = Field(default=[], max_length=32, description="Types of events; none: all of them.")
+    events: list[str] = Field(
+        default=[], max_length=32, description=f"Types of events, of {', '.join(EVENTS)}; none: all of them."
+    )
 
 
 class WebhookView(View):

@@ -1,4 +1,4 @@
-"""Routes of webhooks: who is told when a batch has ended. Signed by the Standard Webhooks scheme, see api.postman."""
+"""Routes of webhooks: who is told when a job or a batch has ended, signed by the Standard Webhooks scheme."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
 @router.post("", status_code=201)
 def create(request: WebhookRequest, services: ServicesDep, caller: AdminDep) -> WebhookView:
-    """Register an address for the tenant's batches. The answer has the secret that signs, this once."""
+    """Register an address for the tenant's jobs and batches. The answer has the secret that signs, this once."""
     unknown = sorted(set(request.events) - set(webhooks.EVENTS))
     if unknown:
         raise InvalidWebhook("events", f"there is no event {unknown[0]!r}: there are {', '.join(webhooks.EVENTS)}")

@@ -19,7 +19,7 @@ from sqlalchemy import exists, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from db import quotas
+from db import quotas, webhooks
 from db.errors import IdempotencyConflict, InvalidJob, JobNotFound
 from db.models import STOPPING, TERMINAL, Job, JobStatus, Shard, ShardStatus
 from db.progress import Progress
@@ -171,11 +171,12 @@ def fail_job(session: Session, job_id: str, *, code: str, message: str) -> bool:
 
 
 def close(session: Session, job: Job, status: JobStatus, code: str | None = None, message: str | None = None) -> None:
-    """End a job that the caller holds."""
+    """End a job that the caller holds, and tell its tenant's webhooks."""
     cancel_shards(session, job.id, ShardStatus.PENDING, ShardStatus.RUNNING)
     job.status, job.finished_at, job.lease_until = status, db_now(), None
     job.error_code, job.error_message = storable(code, 64), storable(message, 4096)
     session.flush()
+    webhooks.announce_job(session, job)
 
 
 def storable(text: str | None, limit: int) -> str | None:

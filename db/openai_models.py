@@ -134,7 +134,7 @@ class Batch(Base):
 
 
 class Webhook(Base):
-    """Where a tenant wants to hear of its batches. `secret` is the one that signs, as it was told once."""
+    """Where a tenant wants to hear of its jobs and batches. `secret` is the one that signs, as it was told once."""
 
     __tablename__ = "webhooks"
 

@@ -1,4 +1,4 @@
-"""Webhooks: where a tenant wants to hear of its batches, and the deliveries that are due. The caller owns the
+"""Webhooks: where a tenant wants to hear of its jobs and batches, and the deliveries that are due. The caller owns the
 transaction.
 
 A delivery is taken by compare-and-set: `next_at` moves to when the attempt counts as lost, so that two processes
@@ -13,10 +13,14 @@ import secrets
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from db.openai_models import Delivery, Webhook
+from db.models import Job
+from db.openai_models import Batch, Delivery, Webhook
 from db.session import db_now
 
-EVENTS = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
+BATCH_EVENTS = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
+# The last one: a job of which some rows failed and others did not.
+JOB_EVENTS = ("job.completed", "job.failed", "job.expired", "job.cancelled", "job.completed_with_errors")
+EVENTS = (*BATCH_EVENTS, *JOB_EVENTS)
 # Seconds from an attempt to the next; after the last one the delivery has failed (Standard Webhooks' own schedule).
 PAUSES = (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)
 ATTEMPT_SECONDS = 60.0
@@ -51,6 +55,13 @@ def deliveries(session: Session, webhook_id: str, *, limit: int, before: int | N
     """Newest first."""
     query = select(Delivery).where(Delivery.webhook_id == webhook_id).order_by(Delivery.id.desc()).limit(limit)
     return list(session.scalars(query if before is None else query.where(Delivery.id < before)))
+
+
+def announce_job(session: Session, job: Job) -> None:
+    """A job has ended. That of a batch is told as the batch, once its files are there."""
+    of_batch = select(Batch.id).where(Batch.job_id == job.id).limit(1)
+    if session.scalar(of_batch) is None:
+        announce(session, job.tenant, f"job.{job.status.value}", job.id)
 
 
 def announce(session: Session, tenant: str, type: str, object_id: str) -> None:

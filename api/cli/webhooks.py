@@ -1,4 +1,4 @@
-"""Commands about webhooks: who is told when a batch has ended."""
+"""Commands about webhooks: who is told when a job or a batch has ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from api.cli import serving
 from api.cli.friendly import EPILOG, Url, friendly, out
 from db.settings import Settings
 
-app = typer.Typer(help="Addresses that are told when a batch has ended.", no_args_is_help=True)
+app = typer.Typer(help="Addresses that are told when a job or a batch has ended.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="Print the server's answer.")]
 
 

@@ -21,11 +21,13 @@ from api.addresses import AddressRefused, check_url, target
 from api.app import create_app
 from api.deps import Services
 from api.postman import Postman
-from db import webhooks
+from db import control, jobs, webhooks
 from db.errors import InvalidWebhook
-from db.openai_models import Delivery
+from db.models import TERMINAL
+from db.openai_models import Batch, BatchStatus, Delivery
 from db.settings import Settings
 from tests.api.conftest import MemoryQueue
+from tests.api.ledger import write
 
 
 class Receiver:
@@ -136,6 +138,49 @@ def test_the_client_verifies_a_delivery(
     (entry,) = logged(api, webhook)
     assert (entry["status"], entry["attempts"], entry["response_status"], entry["error"]) == ("delivered", 1, 200, None)
     assert headers["host"] == receiver.url.split("/")[2]
+
+
+@pytest.mark.parametrize("own", ["sqlite", "postgres"], indirect=True)
+def test_the_end_of_a_job_is_told_and_a_batch_s_job_is_told_as_the_batch(
+    api: TestClient, services: Services, receiver: Receiver, postman: Postman
+) -> None:
+    webhook = register(api, receiver.url)
+    path = write(services.settings.data_folder / "in.parquet", 2)
+    job = {"input": str(path), "recipe": {"kind": "summarize"}, "model": "m"}
+    ids = [api.post("/v1/jobs", json=job).json()["id"] for _ in range(4)]
+    with services.sessions.begin() as session:
+        jobs.fail_job(session, ids[0], code="broken", message="it broke")
+        control.expire(session, ids[1])
+        session.add(batch_of(ids[2]))
+    for each in ids[2:]:
+        api.post(f"/v1/jobs/{each}/cancel")
+    assert not jobs_fail_again(services, ids[0])  # what has ended is told once
+    while postman.deliver_one():
+        pass
+    with openai.OpenAI(api_key="none", webhook_secret=webhook["secret"]) as client:
+        told = {client.webhooks.unwrap(body, headers).data.id: json.loads(body) for headers, body in receiver.received}
+    assert {each: event["type"] for each, event in told.items()} == {
+        ids[0]: "job.failed", ids[1]: "job.expired", ids[3]: "job.cancelled",
+    }  # fmt: skip
+    assert set(told[ids[0]]) == {"id", "object", "created_at", "type", "data"}
+    assert {entry["object_id"] for entry in logged(api, webhook)} == set(told)
+
+
+def jobs_fail_again(services: Services, job_id: str) -> bool:
+    with services.sessions.begin() as session:
+        return jobs.fail_job(session, job_id, code="again", message="")
+
+
+def batch_of(job_id: str) -> Batch:
+    times = {"created_at": 1.0, "expires_at": 2e9}
+    files = {"input_file_id": "file-1", "output_file_id": "file-2", "error_file_id": "file-3"}
+    asked = {"endpoint": "/v1/completions", "completion_window": "24h", "status": "running"}
+    return Batch(id="batch_1", tenant="default", job_id=job_id, **times, **files, **asked)
+
+
+def test_every_end_of_a_job_is_an_event() -> None:
+    assert {f"job.{status.value}" for status in TERMINAL} == set(webhooks.JOB_EVENTS)
+    assert {f"batch.{status.value}" for status in BatchStatus if status.terminal} == set(webhooks.BATCH_EVENTS)
 
 
 def test_a_delivery_is_tried_again_and_at_last_given_up(
