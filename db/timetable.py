@@ -66,13 +66,18 @@ class Timetable:
         return datetime.fromtimestamp(moment, ZoneInfo(self.timezone))
 
 
+def zone(name: str) -> ZoneInfo:
+    """Raises InvalidSchedule naming `timezone`."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # unknown; not a name at all; a folder of zones
+        reason = f"{name!r} is no time zone; write one like Europe/Berlin, or UTC"
+        raise InvalidSchedule("timezone", reason) from None
+
+
 def timetable(cron: str, timezone: str) -> Timetable:
     """Raises InvalidSchedule naming `timezone` or `cron`."""
-    try:
-        ZoneInfo(timezone)
-    except (KeyError, ValueError, OSError):  # unknown; not a name at all; a folder of zones
-        reason = f"{timezone!r} is no time zone; write one like Europe/Berlin, or UTC"
-        raise InvalidSchedule("timezone", reason) from None
+    zone(timezone)
     if len(cron.split()) != 5:
         reason = "has five fields (minute, hour, day of month, month, day of week), as in '30 2 * * *'"
         raise InvalidSchedule("cron", f"{cron!r}: an expression {reason}")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
-from db.errors import InvalidJob
+from db import timetable
+from db.errors import InvalidJob, InvalidSchedule
 
 COLUMN = frozenset({"summarize", "label", "extract", "chat"})
 
@@ -33,13 +36,38 @@ def job_of(form: Mapping[str, str]) -> dict[str, Any]:
 
 
 def schedule_of(form: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a schedule. Raises InvalidJob and InvalidSchedule for what cannot be read as one."""
     job = {**job_of(form), "input": form.get("input", "")}
     if form.get("only_new") == "new_by_key":
         job["only_new"] = {"key": form.get("key", "")}
     elif form.get("only_new") == "new_by_row":
         job["only_new"] = {}
     named = {name: form[name] for name in ("name", "cron", "timezone", "overlap", "misfire") if form.get(name)}
-    return {**named, "job": job}
+    zone = timetable.zone(form.get("timezone") or "UTC")
+    moments = {name: _moment(form[name], zone) for name in ("start_at", "end_at") if form.get(name)}
+    spans = {f"{name}_seconds": _seconds(form, f"{name}_hours") for name in ("grace", "window")}
+    return {**named, **moments, **{name: value for name, value in spans.items() if value is not None}, "job": job}
+
+
+def _moment(text: str, zone: ZoneInfo) -> datetime | str:
+    """A browser gives a local time without an offset: it is one of the schedule's zone. Other texts stay as they are,
+    for the request's own validation to name what is wrong with them."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)
+
+
+def _seconds(form: Mapping[str, str], field: str) -> float | None:
+    """Raises InvalidSchedule for what is no number of hours."""
+    text = form.get(field)
+    if not text:
+        return None
+    try:
+        return float(text) * 3600
+    except ValueError:
+        raise InvalidSchedule(field, f"{text!r} is no number of hours") from None
 
 
 def _number(field: str, text: str) -> int:

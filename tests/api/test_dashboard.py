@@ -68,6 +68,31 @@ def test_schedules_by_form(http: TestClient, tweets: Path) -> None:
     assert "nightly" not in http.post("/schedules/nightly/delete", data=form).text
 
 
+def test_a_schedule_s_times_by_form(http: TestClient, tweets: Path) -> None:
+    """Local times are of the schedule's zone, spans in hours; what is wrong is refused in the words of the API."""
+    form = {"form_token": token(http.get("/new-schedule").text), "name": "timed", "cron": "30 2 * * *"}
+    form |= {"timezone": "Europe/Berlin", "recipe": "summarize", "input": str(tweets)}
+    form |= {"start_at": "2099-07-01T00:00", "end_at": "2099-12-31T00:00", "window_hours": "6.5", "grace_hours": "0"}
+    wrong = {
+        "end_at": ("2099-06-30T00:00", "end_at: comes before start_at"),
+        "start_at": ("soon", "start_at: Input should be a valid datetime"),
+        "window_hours": ("24", "window_seconds: 86,400 is not less than the "),
+        "grace_hours": ("-1", "grace_seconds: Input should be greater than or equal to 0"),
+        "timezone": ("Berlin", "timezone: &#39;Berlin&#39; is no time zone"),
+    }
+    for field, (value, words) in wrong.items():
+        answer = http.post("/new-schedule", data={**form, field: value})
+        assert (answer.status_code, words in answer.text) == (422, True), (field, answer.text)
+        assert f'value="{value}"' in answer.text
+    answer = http.post("/new-schedule", data={**form, "window_hours": "long"})
+    assert "window_hours: &#39;long&#39; is no number of hours" in answer.text
+    page = http.post("/new-schedule", data=form).text
+    assert ("2099-07-01 00:00" in page, "6 h 30 min" in page) == (True, True)
+    spec = http.get("/v1/schedules/timed").json()["spec"]
+    assert (spec["start_at"], spec["end_at"]) == ("2099-07-01T00:00:00+02:00", "2099-12-31T00:00:00+01:00")
+    assert (spec["window_seconds"], spec["grace_seconds"]) == (23_400.0, 0.0)
+
+
 def test_who_sees_what(gate: Gate) -> None:
     http = gate.http
     job = gate.submit("acme submit")
