@@ -11,6 +11,9 @@ keep() { [ -e "secrets/$1" ] || cat > "secrets/$1"; chmod 644 "secrets/$1"; }
 
 random 24 | keep postgres_password
 random 24 | keep redis_password
+random 24 | keep grafana_password
+random 24 | keep flower_password
+echo "none yet: docker compose run --rm -T migrate keys create metrics --role read" | keep metrics_key
 printf 'postgresql://nightmill:%s@postgres/nightmill' "$(cat secrets/postgres_password)" | keep nightmill_database_url
 printf 'redis://:%s@redis:6379/0' "$(cat secrets/redis_password)" | keep nightmill_redis_url
 

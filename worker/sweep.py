@@ -42,10 +42,10 @@ class Sweeper:
 
 def sweep(process: Process) -> None:
     stats = process.runner.stats
-    known = {} if stats is None else asdict(stats)
+    engine = {} if stats is None else {**asdict(stats), "max_sequences": process.settings.engine_max_sequences}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     with process.sessions.begin() as session:
-        worker_seen(session, process.owner, process.runner.model, {**known, "memory_bytes": peak})
+        worker_seen(session, process.owner, process.runner.model, {**engine, "memory_bytes": peak})
     if not process.drain.is_set():
         firing.sweep(process.sessions, process.settings)
         process.dispatch()

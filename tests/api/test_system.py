@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.exc import OperationalError
 
 from api.deps import Services
@@ -45,6 +46,45 @@ def test_metrics(http: TestClient, tweets: Path, services: Services) -> None:
     assert 'nightmill_tokens{kind="prompt"} 30.0' in lines
     label = 'method="GET",route="/v1/jobs/{job_id}",status="200"'
     assert f"nightmill_http_request_seconds_count{{{label}}} 1.0" in lines
+
+
+def test_metrics_of_queue_and_engines(http: TestClient, tweets: Path, services: Services) -> None:
+    begun = http.post("/v1/jobs", json=summarize(tweets, priority=5)).json()["id"]
+    finish(services, split(services, begun, (2, 1))[0], b"x", failed=1)
+    http.post("/v1/jobs", json=summarize(tweets))
+    stats = {"steps": 7, "step_seconds": 2.0, "model_seconds": 1.5, "grammar_seconds": 0.25, "prompt_tokens": 40}
+    stats |= {"cached_tokens": 30, "output_tokens": 9, "computed_tokens": 25, "forced_tokens": 2, "preemptions": 1}
+    stats |= {"running": 48, "waiting": 3, "blocks_total": 100, "blocks_used": 40, "blocks_cached": 10}
+    stats |= {"max_sequences": 64, "memory_bytes": 1 << 30}
+    drafts = [{"name": "prompt", "proposed": 12, "accepted": 8, "steps": 4}]
+    with services.sessions.begin() as session:
+        worker_seen(session, "host:1", "m", {**stats, "drafts": drafts})
+        worker_seen(session, "host:2", None, {"memory_bytes": 5})  # no model loaded yet
+    text = http.get("/metrics").text
+    of = {"worker": "host:1", "model": "m"}
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    expected: list[tuple[str, dict[str, str], float]] = [
+        ("nightmill_queue_jobs", {"priority": "5", "status": "running"}, 1),
+        ("nightmill_queue_jobs", {"priority": "0", "status": "validating"}, 1),
+        ("nightmill_queue_shards", {"priority": "5", "status": "running", "state": "running"}, 1),
+        ("nightmill_queue_shards", {"priority": "5", "status": "running", "state": "pending"}, 0),
+        ("nightmill_queue_rows", {}, 4),
+        ("nightmill_webhook_deliveries_pending", {}, 0),
+        ("nightmill_workers", {}, 2),
+        ("nightmill_worker_memory_bytes", {"worker": "host:2"}, 5),
+        ("nightmill_engine_steps_total", of, 7),
+        ("nightmill_engine_step_seconds_total", {**of, "part": "model"}, 1.5),
+        ("nightmill_engine_tokens_total", {**of, "kind": "cached"}, 30),
+        ("nightmill_engine_preemptions_total", of, 1),
+        ("nightmill_engine_sequences", {**of, "state": "running"}, 48),
+        ("nightmill_engine_max_sequences", of, 64),
+        ("nightmill_engine_cache_blocks", {**of, "state": "used"}, 40),
+        ("nightmill_engine_draft_tokens_total", {**of, "drafter": "prompt", "outcome": "accepted"}, 8),
+    ]
+    for name, labels, value in expected:
+        assert [s.value for s in samples if (s.name, s.labels) == (name, labels)] == [value], (name, labels)
+    (oldest,) = (sample.value for sample in samples if sample.name == "nightmill_queue_oldest_seconds")
+    assert 0 <= oldest < 60
 
 
 def test_models(http: TestClient) -> None:

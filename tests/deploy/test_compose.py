@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = ("migrate", "api", "worker", "worker-gpu")
+MONITORING = ("prometheus", "grafana", "flower")
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 
@@ -32,9 +33,9 @@ def stages() -> dict[str, str]:
 
 
 def test_there_is_what_a_production_set_up_needs() -> None:
-    assert set(SERVICES) == {*OURS, "redis", "postgres", "s3"}
+    assert set(SERVICES) == {*OURS, "redis", "postgres", "s3", *MONITORING}
     profiles = {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service}
-    assert profiles == {"worker-gpu": ["gpu"], "s3": ["s3"]}
+    assert profiles == {"worker-gpu": ["gpu"], "s3": ["s3"], **{name: ["monitoring"] for name in MONITORING}}
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -71,13 +72,16 @@ def test_the_migration_runs_once_before_api_and_workers() -> None:
         }
 
 
-def test_only_the_api_is_published_on_loopback_and_with_keys() -> None:
+def test_what_people_look_at_is_published_on_loopback_and_with_keys() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
-    assert published == {"api": ["127.0.0.1:8642:8642"]}
+    ports = {"api": 8642, "grafana": 3000, "flower": 5555}
+    assert published == {name: [f"127.0.0.1:{port}:{port}"] for name, port in ports.items()}
+    assert SERVICES["grafana"]["secrets"] == ["grafana_password"]
+    assert '--basic-auth="nightmill:$$(cat /run/secrets/flower_password)"' in SERVICES["flower"]["entrypoint"][2]
     assert SERVICES["api"]["environment"]["NIGHTMILL_AUTH"] == "true"
     assert COMPOSE["networks"]["inside"] == {"internal": True}
     assert {name: service["networks"] for name, service in SERVICES.items() if service["networks"] != ["inside"]} == {
-        "api": ["inside", "outside"]
+        name: ["inside", "outside"] for name in ports
     }
 
 
@@ -88,7 +92,9 @@ def test_what_must_outlive_a_container_lies_in_a_volume() -> None:
     assert SERVICES["postgres"]["volumes"] == ["postgres:/var/lib/postgresql/data"]
     assert SERVICES["s3"]["volumes"] == ["s3:/store"]
     assert all("home:/home/nightmill/.nightmill" in SERVICES[name]["volumes"] for name in OURS)
-    used = {volume.split(":")[0] for service in SERVICES.values() for volume in service["volumes"]}
+    assert "prometheus:/prometheus" in SERVICES["prometheus"]["volumes"]
+    assert "grafana:/var/lib/grafana" in SERVICES["grafana"]["volumes"]
+    used = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
     assert set(COMPOSE["volumes"]) == {name for name in used if re.fullmatch(r"\w+", name)}
 
 
@@ -105,7 +111,7 @@ def test_secrets_come_from_files_and_stand_nowhere_else() -> None:
     for service in SERVICES.values():
         environment = service.get("environment", {})
         named = {name for name in environment if re.search("PASSWORD|SECRET|KEY|URL|TOKEN", name)}
-        assert named <= {"POSTGRES_PASSWORD_FILE"}
+        assert named <= {"POSTGRES_PASSWORD_FILE", "GF_SECURITY_ADMIN_PASSWORD__FILE"}
         assert set(service.get("secrets", [])) <= set(COMPOSE["secrets"])
     assert all(secret["file"].startswith("./secrets/") for secret in COMPOSE["secrets"].values())
     assert "/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
