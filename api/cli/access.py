@@ -15,7 +15,8 @@ import typer
 from rich.table import Table
 from sqlalchemy.orm import Session
 
-from api.cli.friendly import EPILOG, console, friendly, out
+from api.access_schemas import AuditView, KeyCreated, KeyList, KeyView, TenantList, TenantView
+from api.cli.friendly import EPILOG, Json, console, friendly, out, print_json
 from db import audit, keys, tenants
 from db.accounts import DEFAULT, Role, Tenant
 from db.audit import Actor
@@ -61,6 +62,7 @@ def create_key(
     role: Annotated[Role, typer.Option(help="What it may do.")] = Role.SUBMIT,
     tenant: Annotated[str, typer.Option(help="Whose key it is.")] = DEFAULT,
     days: Annotated[float | None, typer.Option(min=0, help="Days until it expires; default: never.")] = None,
+    json: Json = False,
 ) -> None:
     """Make a key and print it. It is shown this once: only its hash is kept."""
     with _ledger() as (session, _):
@@ -68,76 +70,95 @@ def create_key(
         made = keys.create(session, tenant, role=role, name=name, expires_seconds=expires)
         audit.record(session, _here(tenant), "key.create", made.key.id, tenant=tenant, role=role.value)
     console.print(f"{made.key.id}: {role} of tenant {tenant}; send it as: Authorization: Bearer …", highlight=False)
-    out.print(made.secret, highlight=False, soft_wrap=True)
+    if json:
+        print_json(KeyCreated(key=KeyView.of(made.key), secret=made.secret))
+    else:
+        out.print(made.secret, highlight=False, soft_wrap=True)
 
 
 @keys_app.command("list", epilog=EPILOG)
 @friendly
-def list_keys(tenant: OfTenant = None) -> None:
+def list_keys(tenant: OfTenant = None, json: Json = False) -> None:
     """List the keys, revoked and expired ones included."""
-    table = Table("key", "begins with", "tenant", "role", "name", "made", "last used", "ends")
     with _ledger() as (session, _):
-        for key in keys.listing(session, tenant):
-            ends = "revoked" if key.revoked_at is not None else _day(key.expires_at)
-            made, used = _day(key.created_at), _day(key.used_at)
-            table.add_row(key.id, key.prefix, key.tenant, key.role.value, key.name, made, used, ends)
+        found = keys.listing(session, tenant)
+    if json:
+        print_json(KeyList(keys=[KeyView.of(key) for key in found]))
+        return
+    table = Table("key", "begins with", "tenant", "role", "name", "made", "last used", "ends")
+    for key in found:
+        ends = "revoked" if key.revoked_at is not None else _day(key.expires_at)
+        made, used = _day(key.created_at), _day(key.used_at)
+        table.add_row(key.id, key.prefix, key.tenant, key.role.value, key.name, made, used, ends)
     out.print(table)
 
 
 @keys_app.command("revoke", epilog=EPILOG)
 @friendly
-def revoke_key(key_id: Annotated[str, typer.Argument(help="Id of the key: key_….")]) -> None:
+def revoke_key(key_id: Annotated[str, typer.Argument(help="Id of the key: key_….")], json: Json = False) -> None:
     """End a key: the next request with it is refused."""
     with _ledger() as (session, _):
         key = keys.revoke(session, key_id, None)
         audit.record(session, _here(key.tenant), "key.revoke", key_id)
     console.print(f"{key_id} is revoked", highlight=False)
+    if json:
+        print_json(KeyView.of(key))
 
 
 @tenants_app.command("create", epilog=EPILOG)
 @friendly
-def create_tenant(name: Name, root: Roots = None, rows: Rows = None, tokens: Tokens = None, jobs: Jobs = None) -> None:
+def create_tenant(
+    name: Name, root: Roots = None, rows: Rows = None, tokens: Tokens = None, jobs: Jobs = None, json: Json = False
+) -> None:
     """Add a tenant. Besides the folders given here it has one of its own under the home."""
     changes = _changes(root, rows, tokens, jobs)
     with _ledger() as (session, settings):
-        tenants.create(session, settings, name, changes)
+        made = tenants.create(session, settings, name, changes)
         audit.record(session, _here(name), "tenant.create", name, **_shown(changes))
     console.print(f"tenant {name} is there; make it a key: nightmill keys create --tenant {name} …", highlight=False)
+    if json:
+        print_json(TenantView.of(made))
 
 
 @tenants_app.command("set", epilog=EPILOG)
 @friendly
-def set_tenant(name: Name, root: Roots = None, rows: Rows = None, tokens: Tokens = None, jobs: Jobs = None) -> None:
+def set_tenant(
+    name: Name, root: Roots = None, rows: Rows = None, tokens: Tokens = None, jobs: Jobs = None, json: Json = False
+) -> None:
     """Change folders and quotas; what is not given stays. Folders given here replace the earlier ones."""
-    _change(name, _changes(root, rows, tokens, jobs))
+    _change(name, _changes(root, rows, tokens, jobs), json)
 
 
 @tenants_app.command("disable", epilog=EPILOG)
 @friendly
-def disable_tenant(name: Name) -> None:
+def disable_tenant(name: Name, json: Json = False) -> None:
     """Refuse its keys from the next request on. Its jobs go on."""
-    _change(name, tenants.Changes({"disabled": True}))
+    _change(name, tenants.Changes({"disabled": True}), json)
 
 
 @tenants_app.command("enable", epilog=EPILOG)
 @friendly
-def enable_tenant(name: Name) -> None:
+def enable_tenant(name: Name, json: Json = False) -> None:
     """Let its keys in again."""
-    _change(name, tenants.Changes({"disabled": False}))
+    _change(name, tenants.Changes({"disabled": False}), json)
 
 
 @tenants_app.command("list", epilog=EPILOG)
 @friendly
-def list_tenants() -> None:
+def list_tenants(json: Json = False) -> None:
     """List the tenants with their folders and quotas."""
     table = Table("tenant", "rows", "tokens", "running jobs", "folders", "")
     with _ledger() as (session, settings):
-        for tenant in tenants.listing(session):
+        found = tenants.listing(session)
+        for tenant in found:
             folders = tenants.folders(session, settings, tenant.name)
             limits = ("-" if limit is None else f"{limit:,}" for limit in _limits(tenant))
             state = "" if tenant.disabled_at is None else "disabled"
             table.add_row(tenant.name, *limits, "\n".join(map(str, folders.roots)), state)
-    out.print(table)
+    if json:
+        print_json(TenantList(tenants=[TenantView.of(tenant) for tenant in found]))
+    else:
+        out.print(table)
 
 
 @app.command("audit", epilog=EPILOG)
@@ -145,23 +166,30 @@ def list_tenants() -> None:
 def audit_log(
     tenant: OfTenant = None,
     limit: Annotated[int, typer.Option(min=1, help="Most entries to show.")] = 50,
+    json: Json = False,
 ) -> None:
     """Show who did what to which object, when, with which key and from which address; newest first."""
-    table = Table("when (UTC)", "tenant", "key", "address", "action", "object", "details")
     with _ledger() as (session, _):
-        for entry in audit.listing(session, tenant, limit=limit):
-            when = datetime.fromtimestamp(entry.at, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
-            details = " ".join(f"{name}={value}" for name, value in entry.details.items())
-            who = (entry.tenant, entry.key_id or "-", entry.address)
-            table.add_row(when, *who, entry.action, entry.thing, details)
+        found = audit.listing(session, tenant, limit=limit)
+    if json:
+        print_json({"entries": [AuditView.of(entry) for entry in found]})
+        return
+    table = Table("when (UTC)", "tenant", "key", "address", "action", "object", "details")
+    for entry in found:
+        when = datetime.fromtimestamp(entry.at, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+        details = " ".join(f"{name}={value}" for name, value in entry.details.items())
+        who = (entry.tenant, entry.key_id or "-", entry.address)
+        table.add_row(when, *who, entry.action, entry.thing, details)
     out.print(table)
 
 
-def _change(name: str, changes: tenants.Changes) -> None:
+def _change(name: str, changes: tenants.Changes, json: bool) -> None:
     with _ledger() as (session, settings):
-        tenants.change(session, settings, name, changes)
+        changed = tenants.change(session, settings, name, changes)
         audit.record(session, _here(name), "tenant.change", name, **_shown(changes))
     console.print(f"tenant {name} is changed", highlight=False)
+    if json:
+        print_json(TenantView.of(changed))
 
 
 def _changes(roots: list[Path] | None, rows: int | None, tokens: int | None, jobs: int | None) -> tenants.Changes:

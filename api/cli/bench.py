@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from api.cli import serving
-from api.cli.friendly import EPILOG, console, fail, friendly, out
+from api.cli.friendly import EPILOG, Json, console, fail, friendly, out, print_json
 from api.cli.run import Exit, model_name
 from db.settings import Settings
 
@@ -28,7 +28,7 @@ def bench(
     rows: Annotated[int, typer.Option(min=1, help="Rows of the sample workload: texts of 120 words.")] = 128,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens written per row, neither more nor fewer.")] = 64,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time goes, part by part.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Run a sample workload on the engine alone, with the settings of the environment, and say how fast it was."""
     settings = Settings()
@@ -36,7 +36,7 @@ def bench(
     with console.status("measuring"):
         found = measured(rows, max_tokens)
     if json:
-        out.print_json(data=found)
+        print_json(found)
         return
     seconds, tokens = found["seconds"], found["prompt_tokens"] + found["output_tokens"]
     out.print(

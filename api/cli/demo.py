@@ -17,6 +17,7 @@ from api.cli import scores
 from api.cli.options import JobOptions, OnLong, RecipeName
 from api.cli.run import report
 from api.cli.run import run as run_job
+from api.schemas import JobView
 from db.models import JobStatus
 from db.settings import Settings
 
@@ -45,8 +46,8 @@ def run(
     url: str | None,
     console: Console,
     out: Console,
-) -> bool:
-    """Run the demo and print what came of it; False when the job failed or the accuracy is below `min_accuracy`."""
+) -> tuple[JobView, bool]:
+    """Run the demo and print what came of it: the job, and False when it failed or was less accurate than wanted."""
     output = folder / f"{recipe.value}-{time.strftime('%Y%m%d-%H%M%S')}"
     options = job_options(recipe, rows or ROWS[recipe])
     with _dataset(recipe) as source:
@@ -56,12 +57,12 @@ def run(
         job = run_job(options, source, output, settings, url, console)
     report(job, output.resolve(), out)
     if job.status not in (JobStatus.COMPLETED, JobStatus.COMPLETED_WITH_ERRORS):
-        return False
+        return job, False
     table = read(output)
     if recipe is DemoRecipe.SUMMARIZE:
         print_rouge(table, out)
-        return True
-    return print_labels(table, min_accuracy, out)
+        return job, True
+    return job, print_labels(table, min_accuracy, out)
 
 
 def job_options(recipe: DemoRecipe, rows: int) -> JobOptions:

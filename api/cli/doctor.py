@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from api.cli.friendly import EPILOG, friendly, out
+from api.cli.friendly import EPILOG, Json, friendly, out, print_json
 from api.cli.run import Exit
 from db.settings import Settings
 
@@ -16,7 +14,7 @@ STYLES = {"ok": "green", "warning": "bold yellow", "error": "bold red"}
 
 @app.command(epilog=EPILOG)
 @friendly
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+def doctor(json: Json = False) -> None:
     """Check processor, compiler, memory, disk, model, database, broker and GPU; exit with 4 if jobs cannot run."""
     from api.checks import State, checks  # Imported where used: a fifth of the other commands' start.
 
@@ -30,5 +28,5 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON obj
                 out.print(f"{'':8}{'':12} -> {check.advice}", markup=False, highlight=False, soft_wrap=True)
     healthy = all(check.state is not State.ERROR for check in found)
     if json:
-        out.print_json(data={"healthy": healthy, "checks": [check._asdict() for check in found]})
+        print_json({"healthy": healthy, "checks": [check._asdict() for check in found]})
     raise typer.Exit(Exit.OK if healthy else Exit.UNAVAILABLE)

@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn, ParamSpec
 
 import typer
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -29,6 +30,7 @@ EPILOG = (
 # Progress and messages go to stderr, so that stdout carries only what a script would read.
 console = Console(stderr=True)
 out = Console()
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else, on standard output.")]
 Url = Annotated[
     str | None, typer.Option(help="Address of a running service; default: NIGHTMILL_URL, then this home's.")
 ]
@@ -61,6 +63,11 @@ def friendly(command: Callable[P, None]) -> Callable[P, None]:
             fail(str(error), Exit.UNAVAILABLE)
 
     return wrapped
+
+
+def print_json(value: object) -> None:
+    """What `--json` prints: models, and lists and dicts of them, as one document. Messages go to standard error."""
+    out.print_json(data=to_jsonable_python(value))
 
 
 def fail(message: str, status: Exit) -> NoReturn:

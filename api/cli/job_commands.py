@@ -11,10 +11,11 @@ from rich.table import Table
 
 from api.cli import serving
 from api.cli.follow import duration, follow
-from api.cli.friendly import EPILOG, Url, console, friendly, out
+from api.cli.friendly import EPILOG, Json, Url, console, friendly, out, print_json
 from api.cli.job_request import job_request
 from api.cli.options import JobOptions, OptionError, with_job_options
 from api.cli.run import exit_status, model_name, report
+from api.schemas import JobView
 from api.transport import RequestRefused
 from db.settings import Settings
 
@@ -36,6 +37,7 @@ def submit(
         str | None, typer.Option(help="Folder for the result on the server's disk, or s3://bucket/folder.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="Idempotency key: the same key never makes a second job.")] = None,
+    json: Json = False,
     url: Url = None,
     *,
     options: JobOptions,
@@ -59,8 +61,10 @@ def submit(
                 or not path.is_file()
             ):
                 raise
-            job = client.submit(request.model_copy(update={"input": client.upload(path).uri}))
-    out.print(job.id, highlight=False)
+            with console.status(f"uploading {path.name}"):
+                uri = client.upload(path).uri
+            job = client.submit(request.model_copy(update={"input": uri}))
+    _named(job, json)
 
 
 @app.command(epilog=EPILOG)
@@ -68,15 +72,14 @@ def submit(
 def status(
     job_id: Annotated[str | None, typer.Argument(metavar="[JOB]", help="None: the newest jobs.")] = None,
     limit: Annotated[int, typer.Option(help="How many jobs to list.")] = 20,
-    json: Annotated[bool, typer.Option("--json", help="Print the server's answer.")] = False,
+    json: Json = False,
     url: Url = None,
 ) -> None:
     """Show a job, or the newest jobs."""
     with serving.connected(Settings(), url) as client:
         found = list(client.list(limit=limit)) if job_id is None else [client.get(job_id)]
     if json:
-        for job in found:
-            out.print_json(job.model_dump_json())
+        print_json({"jobs": found} if job_id is None else found[0])
         return
     table = Table("job", "status", "recipe", "rows", "failed", "rows/s", "left", "output")
     for job in found:
@@ -95,12 +98,15 @@ def status(
 def watch(
     job_id: Annotated[str, typer.Argument(metavar="JOB")],
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if any row failed.")] = False,
+    json: Json = False,
     url: Url = None,
 ) -> None:
     """Follow a job until it has ended. Ctrl-C stops watching, not the job."""
     with serving.connected(Settings(), url) as client:
         job = follow(client, job_id, console)
     report(job, None if "://" in job.output else Path(job.output), console)
+    if json:
+        print_json(job)
     raise typer.Exit(exit_status(job, strict))
 
 
@@ -110,15 +116,20 @@ def results(
     job_id: Annotated[str, typer.Argument(metavar="JOB")],
     output: Fetched = None,
     partial: Annotated[bool, typer.Option("--partial", help="Of a job that goes on, what is finished so far.")] = False,
+    json: Json = False,
     url: Url = None,
 ) -> None:
     """List the finished files of a job, or fetch them."""
     with serving.connected(Settings(), url) as client:
         if output is not None:
-            _fetch(output, lambda folder: client.download(job_id, folder, partial=partial))
+            _fetch(output, lambda folder: client.download(job_id, folder, partial=partial), json)
+            return
+        files = list(client.results(job_id, partial=partial))
+        if json:
+            print_json({"files": files})
             return
         table = Table("file", "input rows", "rows", "bytes", "SHA-256")
-        for file in client.results(job_id, partial=partial):
+        for file in files:
             covered = f"{file.first_row:,}-{file.stop_row - 1:,}" if file.rows else ""
             table.add_row(file.name, covered, f"{file.rows:,}", f"{file.bytes:,}", file.sha256)
         out.print(table)
@@ -126,58 +137,79 @@ def results(
 
 @app.command(epilog=EPILOG)
 @friendly
-def errors(job_id: Annotated[str, typer.Argument(metavar="JOB")], output: Fetched = None, url: Url = None) -> None:
+def errors(
+    job_id: Annotated[str, typer.Argument(metavar="JOB")], output: Fetched = None, json: Json = False, url: Url = None
+) -> None:
     """List the files of a job's failed rows, or fetch them: the input's own columns, to be submitted again."""
     with serving.connected(Settings(), url) as client:
         if output is not None:
-            _fetch(output, lambda folder: client.download_errors(job_id, folder))
+            _fetch(output, lambda folder: client.download_errors(job_id, folder), json)
+            return
+        files = list(client.errors(job_id))
+        if json:
+            print_json({"files": files})
             return
         table = Table("file", "failed rows")
-        for file in client.errors(job_id):
+        for file in files:
             table.add_row(file.name, f"{file.rows:,}")
         out.print(table)
 
 
-def _fetch(output: Path, fetch: Callable[[Path], Sequence[Path]]) -> None:
+def _fetch(output: Path, fetch: Callable[[Path], Sequence[Path]], json: bool) -> None:
     """Raises OptionError when there is something in the folder already."""
     if output.is_dir() and any(output.iterdir()):
         raise OptionError(f"--output {output}: the folder is not empty; name another one or empty it")
     with console.status("fetching"):
         paths = fetch(output)
     console.print(f"{len(paths)} files in {output}", highlight=False)
+    if json:
+        print_json({"files": paths})
 
 
 @app.command(epilog=EPILOG)
 @friendly
-def cancel(job_id: Annotated[str, typer.Argument(metavar="JOB")], url: Url = None) -> None:
+def cancel(job_id: Annotated[str, typer.Argument(metavar="JOB")], json: Json = False, url: Url = None) -> None:
     """Stop a job; rows that are finished are kept."""
     with serving.connected(Settings(), url) as client:
         job = client.cancel(job_id)
     console.print(f"{job.id}: {job.status.value}", highlight=False)
+    if json:
+        print_json(job)
 
 
 @app.command(epilog=EPILOG)
 @friendly
-def pause(job_id: Annotated[str, typer.Argument(metavar="JOB")], url: Url = None) -> None:
+def pause(job_id: Annotated[str, typer.Argument(metavar="JOB")], json: Json = False, url: Url = None) -> None:
     """Begin nothing more of a job until it is resumed."""
     with serving.connected(Settings(), url) as client:
         job = client.pause(job_id)
     console.print(f"{job.id}: {job.status.value}", highlight=False)
+    if json:
+        print_json(job)
 
 
 @app.command(epilog=EPILOG)
 @friendly
-def resume(job_id: Annotated[str, typer.Argument(metavar="JOB")], url: Url = None) -> None:
+def resume(job_id: Annotated[str, typer.Argument(metavar="JOB")], json: Json = False, url: Url = None) -> None:
     """Go on with a paused job."""
     with serving.connected(Settings(), url) as client:
         job = client.resume(job_id)
     console.print(f"{job.id}: {job.status.value}", highlight=False)
+    if json:
+        print_json(job)
 
 
 @app.command(epilog=EPILOG)
 @friendly
-def retry(job_id: Annotated[str, typer.Argument(metavar="JOB")], url: Url = None) -> None:
+def retry(job_id: Annotated[str, typer.Argument(metavar="JOB")], json: Json = False, url: Url = None) -> None:
     """Try the failed rows of a job that has ended again, as a new job, and print its id."""
     with serving.connected(Settings(), url) as client:
         job = client.retry(job_id)
-    out.print(job.id, highlight=False)
+    _named(job, json)
+
+
+def _named(job: JobView, json: bool) -> None:
+    if json:
+        print_json(job)
+    else:
+        out.print(job.id, highlight=False)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from api.cli import access, bench, doctor, job_commands, run_batch, schedule_commands, serving, webhooks
 from api.cli import demo as demonstration
-from api.cli.friendly import EPILOG, Url, console, friendly, out
+from api.cli.friendly import EPILOG, Json, Url, console, friendly, out, print_json
 from api.cli.options import JobOptions, with_job_options
 from api.cli.run import exit_status, model_name, report
 from api.cli.run import run as run_job
@@ -28,7 +28,7 @@ app = typer.Typer(
     help="Batch inference for language models: a Parquet dataset in, a Parquet dataset out.",
     epilog=EPILOG,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
@@ -49,6 +49,7 @@ app.add_typer(bench.app)
 def up(
     host: Annotated[str | None, typer.Option(help="Address the API listens on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port the API listens on; 0 picks a free one.")] = None,
+    json: Json = False,
 ) -> None:
     """Run broker, API and worker in the foreground until Ctrl-C."""
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
@@ -58,6 +59,8 @@ def up(
         if stack.warning:
             console.print(stack.warning, style="bold yellow")
         console.print(f"Nightmill answers at {stack.url} (broker: {stack.broker_kind}). Ctrl-C stops it.")
+        if json:
+            print_json({"url": stack.url, "broker": stack.broker_kind})
         try:
             while True:
                 time.sleep(0.5)
@@ -73,6 +76,7 @@ def run(
     source: Annotated[Path, typer.Argument(metavar="INPUT", help="Parquet file, or folder of Parquet files.")],
     output: Annotated[Path, typer.Option(help="Folder for the result; empty or absent.")],
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if any row failed.")] = False,
+    json: Json = False,
     url: Url = None,
     *,
     options: JobOptions,
@@ -80,6 +84,8 @@ def run(
     """Run one job from start to end: start what is missing, submit, follow, and leave the result in a folder."""
     job = run_job(options, source, output, Settings(), url, console)
     report(job, output.resolve(), console)
+    if json:
+        print_json(job)
     raise typer.Exit(exit_status(job, strict))
 
 
@@ -92,10 +98,14 @@ def demo(
     ] = None,
     output: Annotated[Path, typer.Option(help="Folder that gets a new folder with the result.")] = Path("demo-output"),
     min_accuracy: Annotated[float, typer.Option(min=0, max=1, help="label: exit with 1 below this accuracy.")] = 0.0,
+    json: Json = False,
     url: Url = None,
 ) -> None:
     """Run a real model over a real dataset, and compare the answers with people's."""
-    passed = demonstration.run(recipe, rows, output, min_accuracy, Settings(), url, console, out)
+    tables = console if json else out
+    job, passed = demonstration.run(recipe, rows, output, min_accuracy, Settings(), url, console, tables)
+    if json:
+        print_json({"passed": passed, "job": job})
     raise typer.Exit(0 if passed else 1)
 
 
@@ -118,28 +128,40 @@ def start_worker() -> None:
 
 @app.command(epilog=EPILOG)
 @friendly
-def migrate() -> None:
+def migrate(json: Json = False) -> None:
     """Bring the database's tables up to date; the API does so itself at its start."""
     from db import session  # See serve_api.
 
     database = session.connect(Settings().database)
     session.migrate(database)
-    console.print(f"{shown(database.url.render_as_string())} is up to date", highlight=False)
+    place = shown(database.url.render_as_string())
+    console.print(f"{place} is up to date", highlight=False)
+    if json:
+        print_json({"database": place, "revision": session.revision(database)})
     database.dispose()
 
 
 @app.command(epilog=EPILOG)
-def version() -> None:
+def version(json: Json = False) -> None:
     """Print the version."""
-    out.print(package_version("nightmill"), highlight=False)
+    number = package_version("nightmill")
+    if json:
+        print_json({"version": number})
+    else:
+        out.print(number, highlight=False)
 
 
 @models_app.command("list", epilog=EPILOG)
 @friendly
-def list_models() -> None:
+def list_models(json: Json = False) -> None:
     """List the models known by name and those found on this machine."""
     settings = Settings()
     found = {model.name: model for model in model_files.installed(settings)}
+    if json:
+        here = [{"name": m.name, "bytes": m.num_bytes, "path": m.path} for m in found.values()]
+        names = ((name, entry.num_bytes) for name, entry in model_files.CATALOG.items() if name not in found)
+        print_json({"models": here + [{"name": name, "bytes": size, "path": None} for name, size in names]})
+        return
     table = Table("model", "size", "where")
     for name, entry in model_files.CATALOG.items():
         if name not in found:
@@ -151,8 +173,14 @@ def list_models() -> None:
 
 @models_app.command("pull", epilog=EPILOG)
 @friendly
-def pull_model(name: Annotated[str, typer.Argument(help="A known name, or a hub id like org/name.")]) -> None:
+def pull_model(
+    name: Annotated[str, typer.Argument(help="A known name, or a hub id like org/name.")], json: Json = False
+) -> None:
     """Fetch a model unless it is here already, and print where it lies."""
     settings = Settings()
     serving.ensure_model(name, settings.model_copy(update={"engine_factory": ""}), console)
-    out.print(str(model_files.find(name, settings)), highlight=False, soft_wrap=True)
+    path = model_files.find(name, settings)
+    if json:
+        print_json({"name": name, "path": path})
+    else:
+        out.print(str(path), highlight=False, soft_wrap=True)

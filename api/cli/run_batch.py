@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import json as jsonlib
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ import typer
 from api.batches import Batches
 from api.cli import serving
 from api.cli.follow import follow
-from api.cli.friendly import EPILOG, Url, console, friendly
+from api.cli.friendly import EPILOG, Json, Url, console, friendly, print_json
 from api.cli.options import OptionError
 from api.cli.run import Exit, cancel
 from db.settings import Settings
@@ -31,6 +31,7 @@ def run_batch(
     source: Annotated[Path, typer.Option("--input-file", "-i", help="JSONL file of requests, as OpenAI's batches.")],
     output: Annotated[Path, typer.Option("--output-file", "-o", help="JSONL file for the answers; replaced.")],
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if any request failed.")] = False,
+    json: Json = False,
     url: Url = None,
 ) -> None:
     """Run a file of OpenAI requests from start to end: start what is missing, and leave every answer in one file."""
@@ -43,12 +44,16 @@ def run_batch(
         batch = _watch(batches, batch["id"], running)
         if batch["status"] == "failed" and batch["output_file_id"] is None:
             _show_errors(source, batch)
+            if json:
+                print_json({"batch": batch, "output": None, "lines": 0})
             raise typer.Exit(Exit.USAGE)
         with console.status("fetching the answers"):
             num_lines = collect(source, output, batches, batch)
     counts = batch["request_counts"]
     console.print(f"{batch['status']}: {counts['completed']:,} of {counts['total']:,} requests", highlight=False)
     console.print(f"result: {output} ({num_lines:,} lines)", highlight=False, soft_wrap=True)
+    if json:
+        print_json({"batch": batch, "output": output.resolve(), "lines": num_lines})
     if batch["status"] != "completed":
         raise typer.Exit(Exit.FAILED)
     raise typer.Exit(Exit.ROWS_FAILED if strict and counts["failed"] else Exit.OK)
@@ -60,7 +65,7 @@ def first_request(source: Path) -> tuple[str, str]:
         raise OptionError(f"--input-file {source}: no such file")
     try:
         with source.open("rb") as file:
-            line = json.loads(next(line for line in file if line.strip()))
+            line = jsonlib.loads(next(line for line in file if line.strip()))
         return str(line["url"]), str(line["body"]["model"])
     except (StopIteration, ValueError, KeyError, TypeError) as error:
         raise OptionError(f"--input-file {source}: its first line is no request with a url and a model") from error
@@ -112,7 +117,7 @@ def collect(source: Path, output: Path, batches: Batches, batch: dict[str, Any])
             for request in requests:
                 if not request.strip():
                     continue
-                custom_id = json.loads(request)["custom_id"]
+                custom_id = jsonlib.loads(request)["custom_id"]
                 place = next((i for i, head in enumerate(heads) if head is not None and head[0] == custom_id), None)
                 if place is None:
                     raise OptionError(f"{source} was changed: the batch has no answer to {custom_id!r} where it is now")
@@ -130,4 +135,4 @@ def collect(source: Path, output: Path, batches: Batches, batch: dict[str, Any])
 def _lines(batches: Batches, file_id: str | None) -> Iterator[tuple[str, bytes]]:
     """custom_id and bytes of each line; nothing where there is no file."""
     for line in () if file_id is None else batches.lines(file_id):
-        yield json.loads(line)["custom_id"], line
+        yield jsonlib.loads(line)["custom_id"], line

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from api.cli import serving
-from api.cli.friendly import EPILOG, Url, console, friendly, out
+from api.cli.friendly import EPILOG, Json, Url, console, friendly, out, print_json
 from api.cli.job_request import job_request
 from api.cli.options import JobOptions, OptionError, with_job_options
 from api.cli.run import model_name
@@ -20,7 +20,6 @@ from db.settings import Settings
 
 app = typer.Typer(help="Jobs that run by themselves, night after night.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME")]
-Json = Annotated[bool, typer.Option("--json", help="Print the server's answer.")]
 HOUR = 3600.0
 
 
@@ -53,6 +52,7 @@ def create(
     grace_hours: Annotated[float, typer.Option(help="How long a run waits for its input.")] = 1.0,
     start_at: Annotated[str | None, typer.Option(help="With offset: 2026-01-31T00:00:00+01:00.")] = None,
     end_at: Annotated[str | None, typer.Option(help="It does not fire after.")] = None,
+    json: Json = False,
     url: Url = None,
     *,
     options: JobOptions,
@@ -80,6 +80,8 @@ def create(
     with serving.connected(Settings(), url) as client:
         schedule = client.schedules.create(request)
     console.print(f"{schedule.name} fires first at {_next(schedule)}", highlight=False)
+    if json:
+        print_json(schedule)
 
 
 def _option(field: int | str, message: str) -> str:
@@ -94,8 +96,7 @@ def list_schedules(json: Json = False, url: Url = None) -> None:
     with serving.connected(Settings(), url) as client:
         found = client.schedules.list()
     if json:
-        for schedule in found:
-            out.print_json(schedule.model_dump_json())
+        print_json({"schedules": found})
         return
     table = Table("schedule", "cron", "zone", "next", "runs")
     for schedule in found:
@@ -116,8 +117,7 @@ def show(
         schedule = client.schedules.get(name)
         history = list(client.schedules.runs(name, limit=runs))
     if json:
-        shown = {"schedule": schedule.model_dump(mode="json"), "runs": [run.model_dump(mode="json") for run in history]}
-        out.print_json(data=shown)
+        print_json({"schedule": schedule, "runs": history})
         return
     spec = schedule.spec
     out.print(f"{schedule.name}: {spec.cron} {spec.timezone}, next {_next(schedule)}", highlight=False)
@@ -127,28 +127,36 @@ def show(
 
 @app.command(epilog=EPILOG)
 @friendly
-def pause(name: Name, url: Url = None) -> None:
+def pause(name: Name, json: Json = False, url: Url = None) -> None:
     """Fire no more until it is resumed; what was fired goes on."""
     with serving.connected(Settings(), url) as client:
         schedule = client.schedules.pause(name)
     console.print(f"{schedule.name}: {_next(schedule)}", highlight=False)
+    if json:
+        print_json(schedule)
 
 
 @app.command(epilog=EPILOG)
 @friendly
-def resume(name: Name, url: Url = None) -> None:
+def resume(name: Name, json: Json = False, url: Url = None) -> None:
     """Fire again, from the next fire time on."""
     with serving.connected(Settings(), url) as client:
         schedule = client.schedules.resume(name)
     console.print(f"{schedule.name}: next {_next(schedule)}", highlight=False)
+    if json:
+        print_json(schedule)
 
 
 @app.command(epilog=EPILOG)
 @friendly
-def run(name: Name, url: Url = None) -> None:
+def run(name: Name, json: Json = False, url: Url = None) -> None:
     """Run it once, now, and print the run's id."""
     with serving.connected(Settings(), url) as client:
-        out.print(client.schedules.run(name).id, highlight=False)
+        begun = client.schedules.run(name)
+    if json:
+        print_json(begun)
+    else:
+        out.print(begun.id, highlight=False)
 
 
 @app.command(epilog=EPILOG)
@@ -158,21 +166,26 @@ def backfill(
     first: Annotated[datetime, typer.Argument(formats=["%Y-%m-%d"], metavar="FIRST", help="Date, as 2026-01-31.")],
     last: Annotated[datetime, typer.Argument(formats=["%Y-%m-%d"], metavar="LAST", help="Date, included.")],
     parallel: Annotated[int, typer.Option(min=1, max=16, help="Runs at work at once.")] = 1,
+    json: Json = False,
     url: Url = None,
 ) -> None:
     """Make up for dates of the past: a run for each that has none, oldest first."""
     with serving.connected(Settings(), url) as client:
         done = client.schedules.backfill(name, first.date(), last.date(), parallel=parallel)
     console.print(f"{len(done.runs)} runs added, {done.known} were there", highlight=False)
+    if json:
+        print_json(done)
 
 
 @app.command(epilog=EPILOG)
 @friendly
-def delete(name: Name, url: Url = None) -> None:
+def delete(name: Name, json: Json = False, url: Url = None) -> None:
     """Delete a schedule and its history; its jobs stay."""
     with serving.connected(Settings(), url) as client:
         client.schedules.delete(name)
     console.print(f"{name} is deleted", highlight=False)
+    if json:
+        print_json({"deleted": name})
 
 
 def _next(schedule: ScheduleView) -> str:

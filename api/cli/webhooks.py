@@ -8,11 +8,10 @@ import typer
 from rich.table import Table
 
 from api.cli import serving
-from api.cli.friendly import EPILOG, Url, friendly, out
+from api.cli.friendly import EPILOG, Json, Url, friendly, out, print_json
 from db.settings import Settings
 
 app = typer.Typer(help="Addresses that are told when a job or a batch has ended.", no_args_is_help=True)
-Json = Annotated[bool, typer.Option("--json", help="Print the server's answer.")]
 
 
 @app.command(epilog=EPILOG)
@@ -20,12 +19,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print the server's answer.")
 def create(
     target: Annotated[str, typer.Argument(metavar="URL", help="Where events are sent, by https.")],
     event: Annotated[list[str] | None, typer.Option(help="Type of event, any number of times; none: all.")] = None,
+    json: Json = False,
     url: Url = None,
 ) -> None:
     """Register an address, and print its secret. It is told this once."""
     with serving.connected(Settings(), url) as client:
         made = client.create_webhook(target, event or [])
-    out.print(f"{made.id} {made.secret}", highlight=False)
+    if json:
+        print_json(made)
+    else:
+        out.print(f"{made.id} {made.secret}", highlight=False)
 
 
 @app.command("list", epilog=EPILOG)
@@ -35,7 +38,7 @@ def listing(json: Json = False, url: Url = None) -> None:
     with serving.connected(Settings(), url) as client:
         found = client.webhooks()
     if json:
-        out.print_json(found.model_dump_json())
+        print_json(found)
         return
     table = Table("webhook", "address", "events", "enabled")
     for each in found.webhooks:
@@ -45,10 +48,12 @@ def listing(json: Json = False, url: Url = None) -> None:
 
 @app.command(epilog=EPILOG)
 @friendly
-def delete(webhook_id: Annotated[str, typer.Argument(metavar="WEBHOOK")], url: Url = None) -> None:
+def delete(webhook_id: Annotated[str, typer.Argument(metavar="WEBHOOK")], json: Json = False, url: Url = None) -> None:
     """Forget an address."""
     with serving.connected(Settings(), url) as client:
         client.delete_webhook(webhook_id)
+    if json:
+        print_json({"deleted": webhook_id})
 
 
 @app.command(epilog=EPILOG)
@@ -60,7 +65,7 @@ def deliveries(
     with serving.connected(Settings(), url) as client:
         found = client.webhook_deliveries(webhook_id)
     if json:
-        out.print_json(found.model_dump_json())
+        print_json(found)
         return
     table = Table("event", "type", "about", "status", "attempts", "answer", "error")
     for each in found.deliveries:
