@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
@@ -22,11 +23,18 @@ from api.queue import Queue, RedisQueue
 from api.sweeper import Sweeper
 from db.session import connect, migrate, session_factory
 from db.settings import Settings
+from db.tracing import TracingMissing, tracer
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 
 def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
-    """The app; nothing is opened before its lifespan begins. `queue` stands in for Redis in tests."""
-    metrics = Metrics()
+    """The app; nothing is opened before its lifespan begins. `queue` stands in for Redis in tests.
+
+    Raises TracingMissing.
+    """
+    metrics, traces = Metrics(), tracer(settings, "api")
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -51,6 +59,7 @@ def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
             app.state.keeper.stop()
             sweeper.stop()
             database.dispose()
+            traces.close()
 
     app = FastAPI(
         title="Nightmill",
@@ -65,7 +74,18 @@ def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
     app.add_middleware(BodyLimit, upload_bytes=settings.max_upload_bytes)
     app.add_middleware(Timing, metrics=metrics)
     errors.install(app)
+    if traces.provider is not None:
+        instrument(app, traces.provider)
     return app
+
+
+def instrument(app: FastAPI, provider: TracerProvider) -> None:
+    """A span for every request but those of probes and scrapers. Raises TracingMissing."""
+    try:
+        from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
+    except ImportError as error:
+        raise TracingMissing(str(error.name)) from error
+    FastAPIInstrumentor.instrument_app(app, tracer_provider=provider, excluded_urls="healthz,readyz,metrics")
 
 
 def serve(settings: Settings, listener: socket.socket | None = None) -> None:

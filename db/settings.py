@@ -170,12 +170,17 @@ class Settings(BaseSettings):
         default="",
         description="`module:function` that builds the engine in place of ours: (model, settings) -> LoadedModel.",
     )
+    otel_endpoint: str = Field(
+        default="",
+        description="Collector that gets OpenTelemetry traces by OTLP over HTTP, as http://host:4318; empty: none are "
+        "made. Needs `pip install 'nightmill[otel]'`.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level that is logged."
     )
     log_json: bool = Field(default=False, description="Log one JSON object per line instead of text.")
 
-    @field_validator("s3_endpoint")
+    @field_validator("s3_endpoint", "otel_endpoint")
     @classmethod
     def _bare(cls, value: str) -> str:
         """The address appears in logs, so nothing secret may be in it."""

@@ -19,6 +19,7 @@ from celery import Celery, signals
 
 from db.session import connect, migrate, session_factory
 from db.settings import Settings
+from db.tracing import Tracer, TracingMissing, tracer
 from worker import log as logs
 from worker.models import earlier_results, load_model, numerics
 from worker.process import Process
@@ -107,7 +108,8 @@ class WorkerApp:
             numerics(settings),
         )
         owner = f"{socket.gethostname()}:{os.getpid()}"
-        self._process = Process(settings, session_factory(database), runner, sender(self.celery), owner)
+        traces = traced(settings)
+        self._process = Process(settings, session_factory(database), runner, sender(self.celery), owner, tracer=traces)
         self._sweeper = Sweeper(self._process)
 
     def _ready(self, **_: object) -> None:
@@ -124,7 +126,21 @@ class WorkerApp:
         if self._process is not None and self._sweeper is not None:
             self._sweeper.stop()
             self._process.runner.close()
+            self._process.tracer.close()
         log.info("worker ended")
+
+
+def traced(settings: Settings) -> Tracer:
+    """The process's tracer; with one, every task has a span. Raises TracingMissing."""
+    made = tracer(settings, "worker")
+    if made.provider is not None:
+        try:
+            from opentelemetry.instrumentation.celery import CeleryInstrumentor
+        except ImportError as error:
+            raise TracingMissing(str(error.name)) from error
+        instrumentor: Any = CeleryInstrumentor  # it has no types
+        instrumentor().instrument(tracer_provider=made.provider)
+    return made
 
 
 def leave() -> None:

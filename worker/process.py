@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from db import dispatch
 from db.dispatch import Wakeup
 from db.settings import Settings
+from db.tracing import Tracer
 from worker.runner import Runner
 
 log = structlog.get_logger()
@@ -26,6 +27,7 @@ class Process:
     send: Callable[[Wakeup], None]  # raises kombu's OperationalError when the broker is away
     owner: str  # the name of this process on leases
     drain: threading.Event = field(default_factory=threading.Event)  # set: give the shards back and end
+    tracer: Tracer = field(default_factory=Tracer)
 
     def dispatch(self) -> None:
         """Send what is due. A broker that is away loses nothing: the next call sends it."""

@@ -36,7 +36,8 @@ def run(process: Process) -> None:
         )
     if not claim:
         return  # nothing is free: the message was late or doubled, or another worker was quicker
-    with structlog.contextvars.bound_contextvars(job=claim.job_id, shard=claim.index, attempt=claim.attempts):
+    known: dict[str, str | int] = {"job": claim.job_id, "shard": claim.index, "attempt": claim.attempts}
+    with structlog.contextvars.bound_contextvars(**known), process.tracer.span("shard", **known):
         _attempt(process, claim)
     if not process.drain.is_set():
         process.dispatch()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, TypeAlias
 
 import pyarrow as pa
+import structlog
 
 from db.publish import digest, publish
 from db.shards import Claim, PartFile
@@ -25,6 +26,7 @@ from worker.shard_rows import READ_ROWS, read_shard
 from worker.sources import Stop, Stopped
 from worker.suspects import Suspects
 
+log = structlog.get_logger()
 Requests: TypeAlias = tuple[Request, ...]  # of one row
 LEAST_CHUNKS = 4
 
@@ -123,6 +125,7 @@ class ShardWork:
                 self._put(chunk, offset, saved[index])
                 continue
             if index in self.suspects.poison:
+                log.error("row set aside", row=index)
                 self._put(chunk, offset, poisonous(), index)
                 continue
             try:
@@ -141,6 +144,7 @@ class ShardWork:
         while left:
             group = self.suspects.next_group(list(left))
             with self.model.alone(self.stop):
+                log.warning("rows tried with the engine to themselves", row=group[0], rows=len(group))
                 self.checkpoint.begin(group[0], group[-1] + 1)
                 for row in group:
                     yield from left.pop(row)
@@ -166,6 +170,8 @@ class ShardWork:
         chunk.put(offset, result)
         self.tally.add(result)
         if new is not None:
+            if result.error is not None:
+                log.debug("row failed", row=new, code=result.error[0])
             self.checkpoint.add(new, result)
 
     def _flush(self, writer: PartWriter) -> None:

@@ -22,7 +22,7 @@ def register(app: Celery, process: Callable[[], Process]) -> None:
 
     @app.task(name=PREFIX + "split")
     def split_task(job_id: str) -> None:
-        with structlog.contextvars.bound_contextvars(job=job_id):
+        with structlog.contextvars.bound_contextvars(job=job_id), process().tracer.span("split", job=job_id):
             split(process(), job_id)
 
     @app.task(name=PREFIX + "run")
@@ -31,7 +31,7 @@ def register(app: Celery, process: Callable[[], Process]) -> None:
 
     @app.task(name=PREFIX + "merge")
     def merge_task(job_id: str) -> None:
-        with structlog.contextvars.bound_contextvars(job=job_id):
+        with structlog.contextvars.bound_contextvars(job=job_id), process().tracer.span("merge", job=job_id):
             merge(process(), job_id)
 
 

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select, update
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
 
 from db import control
 from db.dispatch import Wakeup
@@ -162,7 +164,10 @@ def test_a_dead_workers_finished_rows_outlive_a_cancel(eager: Office, tmp_path: 
 def test_a_poisonous_row_becomes_an_error_row_and_its_neighbours_succeed(eager: Office, tmp_path: Path) -> None:
     texts = [f"row {i}" if i not in (37, 160) else f"raise {i}" for i in range(200)]
     eager.submit(spec_of(write_texts(tmp_path / "in.parquet", texts), model="fake:poison"), tmp_path / "out")
-    eager.work()
+    with capture_logs(processors=[merge_contextvars]) as events:
+        eager.work()
+    aside = {(event["job"], event["shard"], event["row"]) for event in events if event["event"] == "row set aside"}
+    assert aside == {("job", 0, 37), ("job", 1, 160)}
     job = eager.job()
     assert (job.status, job.rows_succeeded, job.rows_failed) == (JobStatus.COMPLETED_WITH_ERRORS, 198, 2)
     table = pa.concat_tables(pq.read_table(path) for path in sorted((tmp_path / "out").glob("part-*.parquet")))
