@@ -74,18 +74,19 @@ def create(session: Session, tenant: str, file: OpenAIFile, expires_seconds: int
 
 def get(session: Session, tenant: str, file_id: str) -> OpenAIFile | None:
     """None also for a file of another tenant, or one whose time is over."""
-    query = select(OpenAIFile).where(OpenAIFile.id == file_id, OpenAIFile.tenant == tenant, _lasting())
+    query = select(OpenAIFile).where(OpenAIFile.id == file_id, OpenAIFile.tenant == tenant, lasting())
     return session.scalar(query)
 
 
-def _lasting() -> Any:
+def lasting() -> Any:
+    """The condition that a file's time is not over."""
     return OpenAIFile.expires_at.is_(None) | (OpenAIFile.expires_at > db_now())
 
 
 def listing(
     session: Session, tenant: str, *, purpose: str | None, limit: int, after: OpenAIFile | None, ascending: bool
 ) -> list[OpenAIFile]:
-    query = select(OpenAIFile).where(OpenAIFile.tenant == tenant, _lasting())
+    query = select(OpenAIFile).where(OpenAIFile.tenant == tenant, lasting())
     if purpose is not None:
         query = query.where(OpenAIFile.purpose == purpose)
     return list(session.scalars(page(query, OpenAIFile, limit=limit, after=after, ascending=ascending)))

@@ -116,6 +116,11 @@ class Settings(BaseSettings):
         description='Completion windows of batches beside 24h, as a JSON list: a number and m, h or d, as in "30m".',
     )
     openai_file_days: int = Field(default=30, ge=1, description="Days after which a batch's input file expires.")
+    openai_dataset_days: int = Field(
+        default=30,
+        ge=0,
+        description="Days after a batch's end in which the dataset that its file was converted to is kept.",
+    )
     openai_max_file_bytes: int = Field(default=200 << 20, ge=1, description="Largest input file of a batch, in bytes.")
     openai_max_requests: int = Field(default=50_000, ge=1, description="Most requests of one batch.")
     openai_timeout_seconds: float = Field(

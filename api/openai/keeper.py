@@ -4,6 +4,7 @@ and removes what has expired. Any number of processes may do so at once (db.open
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from typing import Any
@@ -12,7 +13,7 @@ from api.deps import Services
 from api.openai import rendering, work
 from api.openai.conversion import Conversion, FileRefused
 from api.openai.rendering import Kind
-from db import openai_batches, openai_files
+from db import openai_batches, openai_files, openai_retention
 from db.errors import DomainError
 from db.models import Job, JobStatus
 from db.openai_models import Batch, BatchStatus
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 BEAT_SECONDS = 10.0
 RETRY_SECONDS = 5.0
 LEAST_DEADLINE = 1.0
+TIDY_SECONDS = 600.0  # between two looks for datasets that have had their time
 
 
 class Lost(Exception):
@@ -36,6 +38,7 @@ class Keeper(threading.Thread):
         self._wake = threading.Event()
         self._stopping = False
         self._beaten_at = 0.0
+        self._tidied_at = -math.inf
 
     def run(self) -> None:
         while not self._stopping:
@@ -67,6 +70,10 @@ class Keeper(threading.Thread):
             self._bring_on(batch)
         with self._services.sessions.begin() as session:
             openai_files.expire(session, self._services.settings)
+        if time.monotonic() - self._tidied_at > TIDY_SECONDS:
+            self._tidied_at = time.monotonic()
+            with self._services.sessions.begin() as session:
+                openai_retention.remove_datasets(session, self._services.settings)
         return count
 
     def _bring_on(self, batch: Batch) -> None:
