@@ -38,7 +38,7 @@ def listing(
     then, and so is the header Nightmill-Partial."""
     with services.sessions.begin() as session:
         job = jobs.get(session, job_id, caller.tenant)
-        output = _output(session, services, job)
+        output = output_of(session, services, job)
         shards = list(session.scalars(_done(job_id, after, limit)))
     response.headers.update(_headers(job))
     files = [ResultFile.of(shard, f"/v1/jobs/{job_id}/results/{shard.part}") for shard in shards[:limit]]
@@ -107,7 +107,7 @@ def _file(
     """The file that lies `inside` the job's output. Raises ResultNotFound."""
     with services.sessions.begin() as session:
         job = jobs.get(session, job_id, caller.tenant)
-        place = _output(session, services, job)
+        place = output_of(session, services, job)
         if inside is not None:
             audit.record(session, caller.actor, "result.download", job_id, file="/".join(inside))
     if inside is not None:
@@ -125,7 +125,8 @@ def _done(job_id: str, after: int, limit: int) -> Select[Shard]:
     return select(Shard).where(*wanted).order_by(Shard.index).limit(limit + 1)
 
 
-def _output(session: Session, services: Services, job: Job) -> Place:
+def output_of(session: Session, services: Services, job: Job) -> Place:
+    """Where the job's output lies. Raises DatasetRefused when that is no root of the tenant any more."""
     return uris.locate(job.output_uri, tenants.folders(session, services.settings, job.tenant).roots)
 
 

@@ -14,8 +14,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api import jobs as job_routes
+from api import results, system
 from api import schedules as schedule_routes
-from api import system
 from api.dashboard import render
 from api.dashboard.rows import look
 from api.dashboard.session import Viewer, ViewerDep
@@ -23,7 +23,9 @@ from api.deps import Services, ServicesDep
 from api.errors import ResultNotFound
 from api.schedule_schemas import RunView, ScheduleView
 from db import jobs, samples
+from db.errors import DatasetRefused
 from db.models import Job, Shard, ShardStatus
+from db.stores import Place, S3Path
 
 router = APIRouter(include_in_schema=False)
 PER_PAGE = 25
@@ -54,7 +56,8 @@ def job_page(job_id: str, request: Request, services: ServicesDep, viewer: Viewe
         job = jobs.get(session, job_id, viewer.caller.tenant)
         points = samples.points(session, job)
         engine = _engine(session, job)
-    seen = look(job)
+        output = _output(session, services, job)
+    seen = look(job, output)
     columns = {name: [getattr(point, name) for point in points] for name in ("at", "rows", "tokens")}
     response = render.page(
         request,
@@ -65,11 +68,20 @@ def job_page(job_id: str, request: Request, services: ServicesDep, viewer: Viewe
         table=[(datetime.fromtimestamp(point.at).astimezone(), point.rows, point.tokens) for point in points[-50:]],
         engine=engine,
         look=seen,
+        bucket=isinstance(output, S3Path) and not view.status.terminal,
         most=max((count for _, count in seen.lengths), default=1),
     )
     if view.status.terminal and "HX-Request" in request.headers:
         response.headers["HX-Refresh"] = "true"  # a page that was live shows the whole result once
     return response
+
+
+def _output(session: Session, services: Services, job: Job) -> Place | None:
+    """None: the roots were changed, and the job's output lies in none of them any more."""
+    try:
+        return results.output_of(session, services, job)
+    except DatasetRefused:
+        return None
 
 
 def _engine(session: Session, job: Job) -> dict[str, float | None]:

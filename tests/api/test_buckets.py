@@ -52,6 +52,9 @@ def test_a_job_is_served_from_a_bucket_while_it_runs_and_after(
     answer = http.get(f"/v1/jobs/{job['id']}/results")
     page = answer.json()
     assert (page["partial"], page["complete"], page["ranges"]) == (True, False, [{"first": 0, "stop": 2}])
+    assert (
+        "Shown once the job has ended" in http.get(f"/jobs/{job['id']}").text
+    )  # a page that comes again and again asks no bucket
     office.work()
     page = http.get(f"/v1/jobs/{job['id']}/results").json()
     assert (page["partial"], page["complete"], page["ranges"]) == (False, True, [{"first": 0, "stop": 4}])
@@ -68,6 +71,9 @@ def test_a_job_is_served_from_a_bucket_while_it_runs_and_after(
     assert (beyond.status_code, beyond.headers["content-range"]) == (416, f"bytes */{size}")
     assert json.loads(http.get(page["manifest_url"]).content)["rows"]["failed"] == 1
     assert http.get(f"/v1/jobs/{job['id']}/results/part-00009.parquet").status_code == 404
+    shown = http.get(f"/jobs/{job['id']}").text
+    assert '<td class="text">a</td><td class="text">A</td>' in shown
+    assert '<span class="state bad">template_error</span></td><td class="num">1</td>' in shown
     (letters,) = http.get(f"/v1/jobs/{job['id']}/errors").json()["files"]
     assert http.get(letters["url"]).content.startswith(b"PAR1")
     retried = http.post(f"/v1/jobs/{job['id']}/retry").json()
