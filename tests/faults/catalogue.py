@@ -34,3 +34,10 @@ FAULTS = {
     29: "many jobs under random faults",
     30: "an urgent job behind a backlog",
 }
+
+# The faults whose tests belong to the default suite. Each run of the fault suite runs them too.
+ELSEWHERE = {
+    24: ("tests/api/test_escapes.py", "tests/db/test_uris.py", "tests/db/test_s3_uris.py"),
+    25: ("tests/db/test_timetable.py", "tests/db/test_schedulers.py"),
+    26: ("tests/db/test_firing.py",),
+}

@@ -12,7 +12,7 @@ import sqlalchemy
 
 from db.stores import S3Path
 from tests.faults.buckets import SeaweedServer
-from tests.faults.rig import SEED, Rig
+from tests.faults.rig import IN_BUCKETS, SEED, Rig
 from tests.faults.servers import PostgresServer, RedisServer
 from tests.faults.tally import Report, table
 from tests.s3_server import KEYS, new_bucket
@@ -81,7 +81,7 @@ def rig_on(redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureReq
 
     def make(database_url: str = "", bucket: S3Path | None = None, **settings: object) -> Rig:
         url = database_url or f"sqlite:///{tmp_path / 'ledger.db'}"
-        if bucket is None and os.environ.get("NIGHTMILL_FAULTS_STORE") == "s3":
+        if bucket is None and IN_BUCKETS:
             bucket = request.getfixturevalue("sea_bucket")
         made.append(Rig(tmp_path, url, redis_server.url, SEED, settings, bucket))
         return made[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -16,11 +17,12 @@ from pathlib import Path
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
 from db.models import Job
 from db.settings import Settings
-from db.stores import S3Path
+from db.stores import Place, S3Path
 from tests.faults.servers import eventually, free_port
 from tests.s3_server import KEYS, get, keys, put
 from tests.worker.crew import ROOT, Crew
@@ -61,12 +63,21 @@ class Rig:
 
     def submit(self, num_rows: int, job_id: str = "job", texts: Sequence[str] | None = None, **spec: object) -> Job:
         rows = [f"{job_id} row {i}" for i in range(num_rows)] if texts is None else texts
-        source = write_texts(self.home / f"{job_id}.parquet", rows)
+        source = self.lay(write_texts(self.home / f"{job_id}.parquet", rows))
         values = {"model": "fake:slow", **spec}
-        if self.bucket is not None:
-            there = put(self.bucket / source.name, source.read_bytes())
-            return self.office.submit(spec_of(there, **values), self.bucket / f"{job_id}-out", job_id)
-        return self.office.submit(spec_of(source, **values), self.home / f"{job_id}-out", job_id)
+        return self.office.submit(spec_of(source, **values), self.place(f"{job_id}-out"), job_id)
+
+    def place(self, name: str) -> Place:
+        """Where an input or an output of this name lies: in the bucket, or below `home`."""
+        return (self.home if self.bucket is None else self.bucket) / name
+
+    def lay(self, source: Path) -> Place:
+        """Put a file or folder of `home` where the service reads it, again if it has changed; its place there."""
+        there = self.place(source.name)
+        if isinstance(there, S3Path):
+            for path in filter(Path.is_file, source.rglob("*")) if source.is_dir() else [source]:
+                put(there / path.relative_to(source).as_posix() if source.is_dir() else there, path.read_bytes())
+        return there
 
     def hire(self, count: int = 1) -> None:
         for _ in range(count):
@@ -113,9 +124,13 @@ class Rig:
 
     def wait(self, job_id: str = "job", seconds: float = 400.0) -> Job:
         eventually(lambda: self._ended(job_id), f"{job_id} ends", seconds)
-        if self.bucket is not None:
-            mirror(self.bucket / f"{job_id}-out", self.home / f"{job_id}-out")
         return self.office.job(job_id)
+
+    def output(self, name: str = "job-out") -> Path:
+        """A folder of outputs as it is now; what lies in the bucket is copied here to be looked at."""
+        if self.bucket is not None:
+            mirror(self.bucket / name, self.home / name)
+        return self.home / name
 
     def _ended(self, job_id: str) -> bool:
         try:
@@ -129,7 +144,7 @@ class Rig:
     def check(self, num_rows: int, job_id: str = "job") -> Outcome:
         """Every row of a completed job, in `job_id`-out, against the answer that it must have."""
         expected = [f"{job_id} row {i}".upper() for i in range(num_rows)]
-        table = read(self.home / f"{job_id}-out")
+        table = read(self.output(f"{job_id}-out"))
         seen = Counter(table["id"].to_pylist())
         assert table["id"].to_pylist() == sorted(seen.elements()), "rows are out of order"
         wrong = [i for i, text in zip(table["id"].to_pylist(), table["output"].to_pylist(), strict=True)
@@ -152,6 +167,7 @@ class Outcome:
 
 def mirror(folder: S3Path, here: Path) -> None:
     """Copy all that lies below a folder of a bucket, so that it can be looked at like any other."""
+    shutil.rmtree(here, ignore_errors=True)
     for name in keys(folder):
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_bytes(get(folder / name))
@@ -168,10 +184,16 @@ def answers(url: str) -> bool:
         return False
 
 
+def on_disks(reason: str) -> pytest.MarkDecorator:
+    """A test that says nothing about buckets, and why."""
+    return pytest.mark.skipif(IN_BUCKETS, reason=f"about local disks: {reason}")
+
+
 def timed(act: Callable[[], None]) -> float:
     start = time.monotonic()
     act()
     return time.monotonic() - start
 
 
+IN_BUCKETS = os.environ.get("NIGHTMILL_FAULTS_STORE") == "s3"  # every test's inputs and outputs
 SEED = int(os.environ.get("NIGHTMILL_FAULT_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)

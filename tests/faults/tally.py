@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faults.catalogue import FAULTS
+from tests.faults.catalogue import ELSEWHERE, FAULTS
 from tests.faults.rig import Outcome
 
 HEAD = (
@@ -26,8 +26,11 @@ INTRODUCTION = """# Faults
 Written by `make faults`: real workers on the fake model, a Redis and a PostgreSQL of the tests' own. Every row of every
 output is compared with the answer that an undisturbed run gives. *redone*: rows that an engine computed a second time.
 *seconds to recover*: from the fault until work went on, or what the line says; the slowest run. Leases last 1.5 s here
-(30 s by default), so that a death is noticed soon. Rows and counts are sums over the runs.
+(30 s by default), so that a death is noticed soon. Rows and counts are sums over the runs. Every run has a seed of its
+own, printed, which says where faults fall and in which order the tests come.
 """
+
+IN_BUCKETS = """The same tests with every input and output in a bucket of SeaweedFS, which they start."""
 
 
 @dataclass
@@ -67,24 +70,53 @@ def _row(what: str, lines: list[dict[str, Any]]) -> str:
 
 
 def untested(runs: Sequence[dict[str, Any]]) -> list[int]:
-    """The faults that no line is about."""
-    return sorted(FAULTS.keys() - {line["number"] for run in runs for line in run["lines"].values()})
+    """The faults that no line is about, and no test elsewhere."""
+    seen = {line["number"] for run in runs for line in run["lines"].values()}
+    return sorted(FAULTS.keys() - seen - {int(number) for run in runs for number in run["elsewhere"]})
 
 
-def page(runs: Sequence[dict[str, Any]], conditions: str) -> str:
+def page(runs: Sequence[dict[str, Any]]) -> str:
     """The whole document."""
+    on_disks, in_buckets = ([run for run in runs if run["store"] == store] for store in ("disk", "s3"))
     missing = [f"{number} ({FAULTS[number]})" for number in untested(runs)]
-    skipped = sorted({f"- {name}: {reason}" for run in runs for name, reason in run["skipped"].items()})
-    failed = sorted({name for run in runs for name in run["failed"]})
-    not_run = Counter(name for run in runs for name in run["not_run"])
-    times_up = ", ".join(f"`{name}` ({count} of {len(runs)} runs)" for name, count in sorted(not_run.items()))
     parts = [
         INTRODUCTION,
-        f"{len(runs)} runs, seeds {', '.join(str(run['seed']) for run in runs)}; {conditions}",
-        table(runs).rstrip(),
+        *(["## On disks", *section(on_disks)] if on_disks else []),
+        _elsewhere(on_disks) if on_disks else "",
         f"Faults of the list without a line: {', '.join(missing)}." if missing else "",
-        "Skipped:\n\n" + "\n".join(skipped) if skipped else "",
-        f"**Not run**, as the time was up: {times_up}." if not_run else "",
-        f"**Failed**: {', '.join(failed)}." if failed else "",
+        *(["## In buckets", IN_BUCKETS, *section(in_buckets)] if in_buckets else []),
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def section(runs: Sequence[dict[str, Any]]) -> list[str]:
+    skipped = sorted({f"- `{name}`: {reason}" for run in runs for name, reason in run["skipped"].items()})
+    failed = Counter(name for run in runs for name in run["failed"])
+    not_run = Counter(name for run in runs for name in run["not_run"])
+    times_up = ", ".join(f"`{name}` ({count} of {len(runs)} runs)" for name, count in sorted(not_run.items()))
+    broken = ", ".join(f"`{name}` ({count} of {len(runs)} runs)" for name, count in sorted(failed.items()))
+    verdict = "" if failed or not_run else " No test failed."
+    return [
+        "\n".join(map(_conditions, runs)) + f"\n\n{len(runs)} run{'s' * (len(runs) > 1)}.{verdict}",
+        table(runs),
+        "Skipped:\n\n" + "\n".join(skipped) if skipped else "",
+        f"**Not run**, as the time was up: {times_up}." if not_run else "",
+        f"**Failed**: {broken}." if failed else "",
+    ]
+
+
+def _conditions(run: dict[str, Any]) -> str:
+    return (
+        f"- {run['day']}, seed {run['seed']}: {run['processors']} processors, load {run['load']:.1f} over the last 15 "
+        f"minutes, {run['seconds'] / 60:.0f} minutes."
+    )
+
+
+def _elsewhere(runs: Sequence[dict[str, Any]]) -> str:
+    """The faults whose tests lie in other folders: which, and how many passed in the run that saw the fewest."""
+    rows = [
+        f"| {number} | {FAULTS[number]} | {' '.join(f'`{file}`' for file in files)} | {len(runs)} "
+        f"| {min(run['elsewhere'].get(str(number), 0) for run in runs)} |"
+        for number, files in ELSEWHERE.items()
+    ]
+    return "\n".join(["| no. | fault | tests | runs | passed in each |", "|---|---|---|---|---|", *rows])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import pytest
 from sqlalchemy import select
 
 from db.models import Job, JobStatus
-from tests.faults.rig import Outcome, Rig, read
+from tests.faults.rig import IN_BUCKETS, Outcome, Rig, on_disks, read
 from tests.faults.tally import Report
 from tests.faults.test_workers import completed
 from tests.worker.factories import ECHO, spec_of, write_texts
@@ -42,6 +43,7 @@ def disk_of(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         subprocess.run(["umount", "-l", str(each)], check=True)
 
 
+@on_disks("a bucket's is not ours to fill")
 def test_the_outputs_disk_is_full(rig_on: RigOn, report: Report, disk_of: Callable[[str], Path]) -> None:
     """What was published stays whole, nothing half-written has a part's name, and the job says why it failed."""
     small_disk = disk_of("512k")
@@ -74,7 +76,7 @@ def test_the_ledgers_disk_is_full(rig_on: RigOn, report: Report, disk_of: Callab
         while True:
             file.write(bytes(4096))
     long = {**ECHO, "template": "{{ text }}" + " " * 4000}
-    body = {"input": str(rig.home / "job.parquet"), "model": "fake:slow", "recipe": long}
+    body = {"input": str(rig.place("job.parquet")), "model": "fake:slow", "recipe": long}
     answers = [httpx.post(f"{url}/v1/jobs", json=body, timeout=120) for _ in range(20)]
     time.sleep(3)
     filler.unlink()
@@ -89,25 +91,34 @@ def test_the_ledgers_disk_is_full(rig_on: RigOn, report: Report, disk_of: Callab
         assert set(session.scalars(select(Job.id))) == {"job", *accepted}
 
 
-@pytest.mark.parametrize("damage", ["truncated", "flipped"])
+DAMAGES = {"truncated": "invalid_parquet", "a bit flipped": "changed", "a bit flipped by the disk": "corrupt_data"}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_an_input_that_breaks_after_the_submission(rig_on: RigOn, report: Report, damage: str) -> None:
+    by_disk = damage.endswith("disk")
+    if by_disk and IN_BUCKETS:
+        pytest.skip("about local disks: other bytes in a bucket have another ETag, as of a writer")
     rig = rig_on()
     texts = [f"{i}" * 200 for i in range(1000)]
     source = write_texts(rig.home / "in.parquet", texts, write_page_checksum=True)
-    rig.office.submit(spec_of(source, model="fake", sampling={"max_tokens": 1000}), rig.home / "out")
-    data = bytearray(source.read_bytes())
+    spec = spec_of(rig.lay(source), model="fake", sampling={"max_tokens": 1000})
+    rig.office.submit(spec, rig.place("job-out"))
+    data, written = bytearray(source.read_bytes()), source.stat().st_mtime_ns
     if damage == "truncated":
         source.write_bytes(data[: len(data) // 2])
     else:
         place = rig.random.randrange(len(data) // 4, len(data) // 2)
         data[place] ^= 1 << rig.random.randrange(8)
         source.write_bytes(data)
+    if by_disk:  # which changes no time
+        os.utime(source, ns=(written, written))
+    rig.lay(source)
     rig.hire()
     job = rig.wait()
-    if damage == "flipped" and job.status is JobStatus.COMPLETED:  # a bit that nobody reads, in a page's statistics
-        assert read(rig.home / "out")["output"].to_pylist() == texts
+    if by_disk and job.status is JobStatus.COMPLETED:  # a bit that nobody reads, in a page's statistics
+        assert read(rig.output())["output"].to_pylist() == texts
     else:
-        assert job.status is JobStatus.FAILED
-        assert job.error_code == ("invalid_parquet" if damage == "truncated" else "corrupt_data"), job.error_message
+        assert (job.status, job.error_code) == (JobStatus.FAILED, DAMAGES[damage]), job.error_message
         assert "in.parquet" in (job.error_message or "")
     report.add(f"{damage} after the submission", Outcome(0, 0, 0, 0), number=22)

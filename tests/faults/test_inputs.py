@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from db.models import JobStatus
+from db.stores import Place
 from tests.db.bad_parquet import BadFiles
 from tests.faults.rig import Outcome, Rig, read
 from tests.faults.tally import Report
@@ -25,7 +25,7 @@ RigOn = Callable[..., Rig]
 MOST_BYTES = 512 << 20
 
 
-def submit(url: str, source: Path, output: Path, **more: Any) -> httpx.Response:
+def submit(url: str, source: Place, output: Place, **more: Any) -> httpx.Response:
     body = {"input": str(source), "output": str(output), "model": "fake", "recipe": ECHO, **more}
     return httpx.post(f"{url}/v1/jobs", json={"sampling": {"max_tokens": 4}, **body}, timeout=120)
 
@@ -39,8 +39,9 @@ def test_broken_files(rig_on: RigOn, report: Report) -> None:
     url = rig.serve()
     rig.hire()
     accepted: dict[str, str] = {}
+    there = rig.lay(folder)
     for name in sorted(name for name, kind in kinds.items() if kind != "ok"):
-        answer = submit(url, folder / name, rig.home / "out" / name)
+        answer = submit(url, there / name, rig.place(f"out-{name}"))
         assert answer.status_code in (202, 422), (name, answer.text)
         if answer.status_code == 202:
             accepted[answer.json()["id"]] = name
@@ -71,7 +72,7 @@ def test_a_row_group_of_a_gigabyte(rig_on: RigOn, report: Report) -> None:
         writer.write_table(pa.table({"id": range(num_rows), "text": texts, "blob": blobs}), row_group_size=num_rows)
     assert pq.read_metadata(source).row_group(0).total_byte_size > 1 << 30
     url = rig.serve()
-    answer = submit(url, source, rig.home / "out", sampling={"max_tokens": 10})
+    answer = submit(url, rig.lay(source), rig.place("job-out"), sampling={"max_tokens": 10})
     assert answer.status_code == 202, answer.text
     rig.hire()
     watched, peak = psutil.Process(rig.crew.processes[0].pid), 0
@@ -80,7 +81,7 @@ def test_a_row_group_of_a_gigabyte(rig_on: RigOn, report: Report) -> None:
         peak = max(peak, watched.memory_info().rss)
         assert time.monotonic() - started < 400
         time.sleep(0.05)
-    parts = sorted((rig.home / "out").glob("part-*.parquet"))
+    parts = sorted(rig.output().glob("part-*.parquet"))
     rows = pa.concat_tables(pq.read_table(part, columns=["id", "output"]) for part in parts)
     assert rows["output"].to_pylist() == [f"T{i}" for i in range(num_rows)]
     blobs = (blob for part in parts for batch in pq.ParquetFile(part).iter_batches(256, columns=["blob"])
@@ -105,10 +106,10 @@ def test_many_small_files_and_empty_ones(rig_on: RigOn, report: Report) -> None:
         rows += count
     url = rig.serve()
     rig.hire()
-    answer = submit(url, folder, rig.home / "job-out", sampling={"max_tokens": 100})
+    answer = submit(url, rig.lay(folder), rig.place("job-out"), sampling={"max_tokens": 100})
     assert answer.status_code == 202, answer.text
     job = rig.wait(answer.json()["id"])
     assert (job.status, job.rows_succeeded) == (JobStatus.COMPLETED, rows)
     outcome = rig.check(rows)
-    assert Counter(read(rig.home / "job-out")["id"].to_pylist()) == Counter(range(rows))
+    assert Counter(read(rig.output())["id"].to_pylist()) == Counter(range(rows))
     report.add("300 files of no, one or two rows", outcome, number=23)

@@ -22,7 +22,6 @@ from tests.faults.rig import Outcome, Rig, read
 from tests.faults.servers import eventually
 from tests.faults.tally import Report
 from tests.faults.test_workers import completed
-from tests.worker.factories import spec_of, write_texts
 
 pytestmark = pytest.mark.faults
 RigOn = Callable[..., Rig]
@@ -74,7 +73,7 @@ def test_a_word_between_the_part_and_the_ledger(
         outcome = completed(rig, 600)
     else:
         assert job.status is (JobStatus.CANCELLED if what == "cancel" else JobStatus.EXPIRED)
-        rows = read(rig.home / "job-out").to_pylist()
+        rows = read(rig.output()).to_pylist()
         assert [row["output"] for row in rows[:200]] == [f"JOB ROW {i}" for i in range(200)]
         assert [row["id"] for row in rows] == list(range(200 if what == "cancel" else 600))
         assert job.rows_succeeded == 200
@@ -90,7 +89,7 @@ def test_cancel_before_the_split_while_finalizing_and_at_the_end(
     with rig.office.sessions.begin() as session:
         assert control.cancel(session, "early", "default").status is JobStatus.CANCELLED
     rig.office.work()
-    assert not (rig.home / "early-out").exists()
+    assert not rig.output("early-out").exists()
     refused: list[JobStatus] = []
     real = worker.merge._merge
 
@@ -179,8 +178,7 @@ def test_clocks_that_are_three_hours_off(rig_on: RigOn, own_postgres: str, repor
 def test_no_memory_for_the_model(rig_on: RigOn, report: Report) -> None:
     """The job fails with its reason after a few attempts with pauses between them; the worker goes on with others."""
     rig = rig_on(engine_factory="tests.faults.points:build", max_attempts=3)
-    source = write_texts(rig.home / "in.parquet", ["a"])
-    rig.office.submit(spec_of(source, model="memory"), rig.home / "out", "large")
+    rig.submit(1, "large", model="memory")
     rig.submit(200)
     rig.hire()
     started = time.monotonic()

@@ -26,7 +26,7 @@ from db.models import Job, JobStatus
 from db.session import MIGRATIONS, connect, migrate, session_factory
 from db.settings import Settings
 from tests.api.conftest import MemoryQueue
-from tests.faults.rig import Outcome, Rig
+from tests.faults.rig import Outcome, Rig, on_disks
 from tests.faults.servers import RedisServer, freeze, thaw
 from tests.faults.tally import Report
 from tests.worker.factories import ECHO, spec_of, write_texts
@@ -51,7 +51,7 @@ def kind(url: str) -> str:
 def test_a_thousand_submissions_at_once(rig_on: RigOn, either: str, report: Report) -> None:
     rig = rig_on(either)
     url = rig.serve()
-    source = write_texts(rig.home / "in.parquet", ["a"] * 3)
+    source = rig.lay(write_texts(rig.home / "in.parquet", ["a"] * 3))
     body = {"input": str(source), "model": "fake", "recipe": ECHO}
     seconds: list[float] = []
 
@@ -120,6 +120,7 @@ def test_a_hundred_thousand_queued_jobs(either: str, report: Report, tmp_path: P
     report.add(what, Outcome(LISTED, 0, 0, 0), sweep)
 
 
+@on_disks("the first release had no others")
 def test_an_upgrade_with_jobs_under_way(rig_on: RigOn, either: str, report: Report, tmp_path: Path) -> None:
     """Jobs of the first release's tables, one queued and one half done, end under this one."""
     database = connect(either)
@@ -184,8 +185,9 @@ def test_random_faults(rig_on: RigOn, redis_server: RedisServer, own_postgres: s
         assert rig.wait(name).status is JobStatus.COMPLETED, rig.crew.log.read_text()[-4000:]
         outcome = rig.check(size, name)
         rows, redone = rows + outcome.num_rows, redone + outcome.redone
-        assert {path.name for path in (rig.home / f"{name}-out").iterdir()} >= {"_SUCCESS", "_manifest.json"}
-        assert not (rig.home / f"{name}-out" / "_tmp").exists()
+        names = {path.name for path in rig.output(f"{name}-out").iterdir()}
+        assert names >= {"_SUCCESS", "_manifest.json"}
+        assert "_tmp" not in names
     client = redis.Redis(port=redis_server.port)
     assert client.hlen("unacked") == 0
     client.close()

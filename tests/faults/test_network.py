@@ -32,8 +32,8 @@ def host() -> Iterator[Host]:
 
 def post(rig: Rig, url: str, num_rows: int) -> str:
     """Submit over HTTP; the job's id. Its rows are called "job row 0" and so on."""
-    source = write_texts(rig.home / "in.parquet", [f"job row {i}" for i in range(num_rows)])
-    body = {"input": str(source), "output": str(rig.home / "job-out"), "model": "fake:slow", "recipe": ECHO}
+    source = rig.lay(write_texts(rig.home / "in.parquet", [f"job row {i}" for i in range(num_rows)]))
+    body = {"input": str(source), "output": str(rig.place("job-out")), "model": "fake:slow", "recipe": ECHO}
     answer = httpx.post(f"{url}/v1/jobs", json=body, timeout=120)
     assert answer.status_code == 202, answer.text
     return str(answer.json()["id"])

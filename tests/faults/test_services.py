@@ -67,8 +67,8 @@ def test_the_api_killed_before_it_could_tell_the_queue(
     rig = rig_on()
     redis_server.kill()
     url = rig.serve()
-    source = write_texts(rig.home / "in.parquet", [f"job row {i}" for i in range(300)])
-    body = {"input": str(source), "output": str(rig.home / "job-out"), "model": "fake:slow", "recipe": ECHO}
+    source = rig.lay(write_texts(rig.home / "in.parquet", [f"job row {i}" for i in range(300)]))
+    body = {"input": str(source), "output": str(rig.place("job-out")), "model": "fake:slow", "recipe": ECHO}
     answer = httpx.post(f"{url}/v1/jobs", json=body, timeout=120)
     assert answer.status_code == 202, answer.text
     rig.api[0].kill()
@@ -110,7 +110,7 @@ def test_every_message_five_times_and_two_sweeps_at_once(rig_on: RigOn, report: 
 def test_one_idempotency_key_at_two_apis_at_once(rig_on: RigOn, own_postgres: str, report: Report) -> None:
     rig = rig_on(own_postgres)
     urls = [rig.serve(), rig.serve()]
-    source = write_texts(rig.home / "in.parquet", ["a"] * 3)
+    source = rig.lay(write_texts(rig.home / "in.parquet", ["a"] * 3))
     body = {"input": str(source), "model": "fake", "recipe": ECHO}
 
     def submit(number: int) -> tuple[int, str]:
@@ -135,11 +135,14 @@ def test_a_job_stopped_while_it_runs(rig_on: RigOn, report: Report, how: str) ->
     rig.wait_rows(700)
     started = time.monotonic()
     with rig.office.sessions.begin() as session:
-        {"cancel": control.cancel, "expire": control.expire}[how](session, "job")
+        if how == "cancel":
+            control.cancel(session, "job", "default")
+        else:
+            control.expire(session, "job")
     job = rig.wait()
     seconds = time.monotonic() - started
     assert job.status is (JobStatus.CANCELLED if how == "cancel" else JobStatus.EXPIRED)
-    rows = read(rig.home / "job-out").to_pylist()
+    rows = read(rig.output()).to_pylist()
     kept = {row["id"]: row["output"] for row in rows if row["error"] is None}
     assert all(text == f"JOB ROW {i}" for i, text in kept.items())
     assert len(kept) == job.rows_succeeded

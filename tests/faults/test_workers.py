@@ -25,7 +25,7 @@ def completed(rig: Rig, num_rows: int) -> Outcome:
     job = rig.wait()
     assert (job.status, job.rows_succeeded) == (JobStatus.COMPLETED, num_rows), rig.crew.log.read_text()[-4000:]
     outcome = rig.check(num_rows)
-    names = {path.name for path in (rig.home / "job-out").iterdir() if not path.name.startswith("part-")}
+    names = {path.name for path in rig.output().iterdir() if not path.name.startswith("part-")}
     assert names == {"_SUCCESS", "_manifest.json"}
     return outcome
 
@@ -130,11 +130,11 @@ def test_rows_that_end_the_engine(rig_on: RigOn, report: Report, word: str, numb
         time.sleep(0.1)
     job = rig.office.job()
     assert (job.status, job.rows_succeeded, job.rows_failed) == (JobStatus.COMPLETED_WITH_ERRORS, 299, 1)
-    rows = read(rig.home / "job-out").to_pylist()
+    rows = read(output := rig.output()).to_pylist()
     assert [row["id"] for row in rows if row["error"] is not None] == [83]
     assert rows[83]["error"]["code"] == "engine_crash"
     assert [row["output"] for row in rows if row["id"] != 83] == [f"JOB ROW {i}" for i in range(300) if i != 83]
-    (letters,) = (rig.home / "job-out" / "_errors").glob("part-*.parquet")
+    (letters,) = (output / "_errors").glob("part-*.parquet")
     assert pq.read_table(letters)["text"].to_pylist() == [f"{word} 83"]
     again = sum(count - 1 for count in rig.computed().values())
     what = f"{what} (seconds until the job ends)"
