@@ -15,7 +15,7 @@ from api.auth import check_exposure
 from api.dashboard import actions as dashboard
 from api.deps import Services
 from api.metrics import Metrics
-from api.middleware import BodyLimit, Timing
+from api.middleware import BodyLimit, OwnNames, Timing
 from api.openai.keeper import Keeper
 from api.openai.routes import ROUTERS as OPENAI_ROUTERS
 from api.postman import Postman
@@ -88,16 +88,25 @@ def instrument(app: FastAPI, provider: TracerProvider) -> None:
     FastAPIInstrumentor.instrument_app(app, tracer_provider=provider, excluded_urls="healthz,readyz,metrics")
 
 
+def exposed(settings: Settings, queue: Queue | None = None) -> FastAPI:
+    """The app as it may listen where a browser can reach it. Raises AuthRequired."""
+    check_exposure(settings)
+    app = create_app(settings, queue)
+    if not settings.auth:
+        app.add_middleware(OwnNames, host=settings.host)
+    return app
+
+
 def serve(settings: Settings, listener: socket.socket | None = None) -> None:
     """Run the app until SIGTERM or SIGINT, on a socket that listens already or on the configured address.
 
     Raises AuthRequired.
     """
-    check_exposure(settings)
+    app = exposed(settings)
     import uvicorn  # Imported where used: an app under test needs no server.
 
     config = uvicorn.Config(
-        create_app(settings),
+        app,
         host=settings.host,
         port=settings.port,
         log_level=settings.log_level,

@@ -88,11 +88,11 @@ def authenticate(
 
 def check_exposure(settings: Settings) -> None:
     """Raises AuthRequired when the API would listen beyond this machine and let everybody in."""
-    if not settings.auth and not _is_loopback(settings.host):
+    if not settings.auth and not is_loopback(settings.host):
         raise AuthRequired(settings.host)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

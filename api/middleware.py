@@ -1,16 +1,23 @@
-"""Two small ASGI layers: a bound on request bodies, and the time each answer takes."""
+"""Small ASGI layers: a bound on request bodies, the time each answer takes, and the names that we answer to."""
 
 from __future__ import annotations
 
+import re
 import time
+from http import HTTPStatus
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.auth import is_loopback
+from api.errors import respond
 from api.metrics import Metrics
+from api.problem import Problem
 
 JSON_BYTES = 8 << 20
 UPLOADS = ("/v1/uploads", "/v1/files", "/submit")
+HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:\d*)?")
 FORM_BYTES = 1 << 16  # what multipart adds around the file
 
 
@@ -66,6 +73,40 @@ class Timing:
             route = getattr(scope.get("route"), "path", "unmatched")
             seconds = time.perf_counter() - started
             self.metrics.requests.labels(scope["method"], route, str(status)).observe(seconds)
+
+
+class OwnNames:
+    """Answers 421 to a request that is meant for another host.
+
+    Where no key is asked for, a web page could otherwise have its own name point to 127.0.0.1 (DNS rebinding), and use
+    this API from the browser of whoever opens the page.
+    """
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self.app = app
+        self.host = host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or self._ours(name := _host(scope)):
+            await self.app(scope, receive, send)
+            return
+        problem = Problem(
+            title="The request is for another host",
+            status=HTTPStatus.MISDIRECTED_REQUEST,
+            detail=f"Without keys the API answers to localhost, loopback addresses and {self.host!r}, not to {name!r}; "
+            "use one of these, or set NIGHTMILL_AUTH=true.",
+            code="other_host",
+        )
+        await respond(problem)(scope, receive, send)
+
+    def _ours(self, name: str) -> bool:
+        return is_loopback(name) or name.endswith(".localhost") or name == self.host.lower()
+
+
+def _host(scope: Scope) -> str:
+    """The Host header without its port, in small letters; empty where it is none."""
+    found = HOST.fullmatch(Headers(scope=scope).get("host", ""))
+    return found["name"].lower() if found else ""
 
 
 def _declared(scope: Scope) -> int:

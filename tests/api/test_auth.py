@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
-from api.app import serve
+from api.app import exposed, serve
 from api.auth import AuthRequired
 from db import keys
 from db.accounts import ApiKey, Role, Tenant
 from db.session import db_now
 from db.settings import Settings
+from tests.api.conftest import MemoryQueue
 from tests.api.gate import MISSING, ROUTES, Gate
 from tests.api.ledger import summarize, write
 
@@ -116,3 +118,26 @@ def test_a_key_ends_when_it_is_revoked_or_expires_or_its_tenant_is_disabled(gate
 def test_the_api_does_not_listen_beyond_this_machine_without_keys(api_settings: Settings, host: str) -> None:
     with pytest.raises(AuthRequired, match=r"NIGHTMILL_AUTH=true.*nightmill keys create"):
         serve(api_settings.model_copy(update={"host": host}))
+
+
+def test_without_keys_the_api_answers_to_this_machine_s_names_alone(api_settings: Settings) -> None:
+    """A page whose own name points to 127.0.0.1 gets nothing from the browser of whoever opens it (DNS rebinding)."""
+    ours = ["127.0.0.1:8642", "127.8.8.8", "LocalHost:1", "nightmill.localhost", "[::1]:8642"]
+    others = [
+        "evil.example:8642",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "evil.example@127.0.0.1",
+        "",
+        "[",
+    ]
+    with TestClient(exposed(api_settings, MemoryQueue())) as http:
+        answers = {host: http.get("/v1/jobs", headers={"Host": host}) for host in [*ours, *others]}
+    assert {host: answer.status_code for host, answer in answers.items()} == {
+        **dict.fromkeys(ours, 200),
+        **dict.fromkeys(others, 421),
+    }
+    problem = answers["evil.example:8642"].json()
+    assert (problem["code"], "NIGHTMILL_AUTH=true" in problem["detail"]) == ("other_host", True)
+    with TestClient(exposed(api_settings.model_copy(update={"auth": True}), MemoryQueue())) as http:
+        assert http.get("/healthz", headers={"Host": "nightmill.example"}).status_code == 200

@@ -57,7 +57,7 @@ class SeaweedServer:
         command = [
             *(binary(), "server", f"-dir={self.folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
             *("-s3", "-filer", "-s3.port.iceberg=0", f"-s3.config={self.folder / 's3.json'}"),
-            *("-volume.max=50", "-master.volumeSizeLimitMB=64", "-master.telemetry=false"),
+            *("-volume.max=1000", "-master.volumeSizeLimitMB=64", "-master.telemetry=false"),
             *ports,
         ]
         with (self.folder / "log").open("ab") as log:
