@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import httpx
@@ -44,11 +45,22 @@ class SeaweedServer:
         actions = ["Admin", "Read", "Write", "List", "Tagging"]
         config = {"identities": [{"name": "tester", "credentials": [credentials], "actions": actions}]}
         (self.folder / "s3.json").write_text(json.dumps(config))
-        self._ports = {name: (free_port(), free_port()) for name in PARTS}
-        self.endpoint = f"http://127.0.0.1:{self._ports['s3'][0]}"
+        self.endpoint = ""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """On ports that were free a moment ago; if another process has taken one since, on others."""
+        for _ in range(5):
+            self._launch()
+            eventually(lambda: self._answers() or self._ended(), "SeaweedFS answers", 90)
+            time.sleep(1)  # it answers before all of its ports are open
+            if not self._ended():
+                return
+        raise AssertionError((self.folder / "log").read_text()[-4000:])
+
+    def _launch(self) -> None:
+        self._ports = {name: (free_port(), free_port()) for name in PARTS}
+        self.endpoint = f"http://127.0.0.1:{self._ports['s3'][0]}"
         ports = [
             f"-{name}.port{end}={port}"
             for name, pair in self._ports.items()
@@ -56,13 +68,15 @@ class SeaweedServer:
         ]
         command = [
             *(binary(), "server", f"-dir={self.folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
-            *("-s3", "-filer", "-s3.port.iceberg=0", f"-s3.config={self.folder / 's3.json'}"),
+            *("-s3", "-filer", "-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.config={self.folder / 's3.json'}"),
             *("-volume.max=1000", "-master.volumeSizeLimitMB=64", "-master.telemetry=false"),
             *ports,
         ]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
-        eventually(self._answers, "SeaweedFS answers", 90)
+
+    def _ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
 
     def kill(self) -> None:
         if self._process is not None:
