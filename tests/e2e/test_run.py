@@ -69,7 +69,7 @@ def test_interrupt(nightmill: CommandLine, tmp_path: Path) -> None:
     started = children(process)
     assert len(started) == (3 if "REDIS_URL" not in nightmill.environment else 2)
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "cancelling; rows that are finished are kept" in err
     assert gone(started)
