@@ -47,7 +47,7 @@ class Check(NamedTuple):
 
 def checks(settings: Settings) -> Iterator[Check]:
     """Every check, one after the other; those of the machine take seconds."""
-    yield from machine_checks(ask_machine())
+    yield from machine_checks(ask_machine(), settings)
     yield memory(settings)
     yield disk(settings.home)
     yield model(settings)
@@ -68,7 +68,7 @@ def ask_machine() -> dict[str, Any] | str:
     return found
 
 
-def machine_checks(found: dict[str, Any] | str) -> Iterator[Check]:
+def machine_checks(found: dict[str, Any] | str, settings: Settings) -> Iterator[Check]:
     if isinstance(found, str):
         yield Check("worker", State.ERROR, found, "install Nightmill again, with its dependencies: pip install -e .")
         return
@@ -83,12 +83,32 @@ def machine_checks(found: dict[str, Any] | str) -> Iterator[Check]:
         if "compiler" in found["native"]:
             advice += "; install a C++ compiler: apt install g++, or dnf install gcc-c++"
         yield Check("native code", State.WARNING, found["native"], advice)
-    gpus = ", ".join(found["gpus"])
-    yield Check(
-        "GPU",
-        State.OK,
-        f"{gpus} (the engine can compute on it; jobs run on the CPU so far)" if gpus else "none; the CPU computes",
-    )
+    yield gpu(found["gpus"], found["cuda"], found["driver"], settings)
+
+
+def gpu(gpus: list[str], cuda: str | None, driver: str | None, settings: Settings) -> Check:
+    """Whether the engine has the GPUs that the settings give it. `cuda`: torch's; `driver`: NVIDIA's; None: none."""
+    known = f"driver {driver or 'none'}, torch with CUDA {cuda or 'none'}"
+    text = f"{', '.join(gpus)} ({known})" if gpus else f"none ({known})"
+    if settings.engine_device == "cpu":
+        unused = "; not used: NIGHTMILL_ENGINE_DEVICE is cpu" if gpus else "; the CPU computes"
+        return Check("GPU", State.OK, text + unused)
+    first = int(settings.engine_device.partition(":")[2] or 0)
+    wanted = first + settings.engine_tensor_parallel
+    if len(gpus) >= wanted:
+        return Check("GPU", State.OK, text)
+    asked = f"NIGHTMILL_ENGINE_DEVICE={settings.engine_device}"
+    if settings.engine_tensor_parallel > 1:
+        asked += f" and NIGHTMILL_ENGINE_TENSOR_PARALLEL={settings.engine_tensor_parallel}"
+    if cuda is None:
+        advice = "install a torch that is built with CUDA, or set NIGHTMILL_ENGINE_DEVICE=cpu"
+    elif driver is None:
+        advice = "install NVIDIA's driver, or give the container the GPU: docker run --gpus all"
+    elif not gpus:
+        advice = "see nvidia-smi: the driver may be too old for this CUDA, or CUDA_VISIBLE_DEVICES hides the GPU"
+    else:
+        advice = "set them to GPUs that are there; CUDA_VISIBLE_DEVICES may hide some"
+    return Check("GPU", State.ERROR, f"{asked} needs {wanted}, and there is {text}", advice)
 
 
 def memory(settings: Settings, available: Callable[[], int | None] | None = None) -> Check:

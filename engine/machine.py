@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,9 @@ class Machine:
     native: str | None
     formats: dict[str, str]
     auto: str  # the format that dtype=auto stands for
-    gpus: tuple[str, ...]
+    gpus: tuple[str, ...]  # that torch can use
+    cuda: str | None  # that torch was built with
+    driver: str | None  # NVIDIA's, as the kernel tells it
 
     @classmethod
     def here(cls) -> Machine:
@@ -46,6 +49,8 @@ class Machine:
             formats={name: instructions(name, features) if reason is None else "PyTorch" for name in FORMATS},
             auto="int8" if reason is None else "fp32",
             gpus=tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())),
+            cuda=torch.version.cuda,
+            driver=driver(),
         )
 
     def __str__(self) -> str:
@@ -68,6 +73,15 @@ def instructions(format: str, features: frozenset[str]) -> str:
             return "AVX-VNNI"
         return f"{vectors}, products in 16 bits"
     return vectors
+
+
+def driver(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """The version of NVIDIA's kernel module; None where none is loaded, or none is shown to this container."""
+    try:
+        found = re.search(r"Kernel Module[^\n]*?\s(\d+\.\d[\d.]*)", path.read_text())
+    except OSError:
+        return None
+    return found[1] if found else None
 
 
 def _processor() -> str:

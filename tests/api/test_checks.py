@@ -27,18 +27,20 @@ MACHINE: dict[str, Any] = {
     "formats": {"fp32": "AVX2", "int8": "AVX2, products in 16 bits"},
     "auto": "int8",
     "gpus": [],
+    "cuda": None,
+    "driver": None,
 }
 
 
 def found(**changes: object) -> list[Check]:
-    return list(checks.machine_checks(MACHINE | changes))
+    return list(checks.machine_checks(MACHINE | changes, Settings()))
 
 
 def test_a_machine() -> None:
     assert found() == [
         Check("processor", State.OK, "A CPU, 2 cores: avx2 fma; not used: amx_int8"),
         Check("native code", State.OK, "runs. fp32: AVX2; int8: AVX2, products in 16 bits. dtype=auto is int8"),
-        Check("GPU", State.OK, "none; the CPU computes"),
+        Check("GPU", State.OK, "none (driver none, torch with CUDA none); the CPU computes"),
     ]
 
 
@@ -53,9 +55,31 @@ def test_a_worker_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "MACHINE", ("python3", "-c", "import nothing_of_the_kind"))
     why = checks.ask_machine()
     assert why == "ModuleNotFoundError: No module named 'nothing_of_the_kind'"
-    assert [check.state for check in checks.machine_checks(why)] == [State.ERROR]
+    assert [check.state for check in checks.machine_checks(why, Settings())] == [State.ERROR]
     monkeypatch.setattr(checks, "MACHINE", ("/no/such/python",))
     assert "No such file" in str(checks.ask_machine())
+
+
+@pytest.mark.parametrize(
+    ("device", "parallel", "gpus", "cuda", "driver", "advice"),
+    [
+        ("cpu", 1, ["H"], "13.0", "580.1", None),
+        ("cuda", 1, ["H"], "13.0", "580.1", None),
+        ("cuda:1", 1, ["H", "H"], "13.0", "580.1", None),
+        ("cuda", 1, [], None, None, "a torch that is built with CUDA"),
+        ("cuda", 1, [], "13.0", None, "NVIDIA's driver"),
+        ("cuda", 1, [], "13.0", "470.2", "may be too old"),
+        ("cuda:1", 1, ["H"], "13.0", "580.1", "set them to GPUs that are there"),
+        ("cuda", 2, ["H"], "13.0", "580.1", "set them to GPUs that are there"),
+    ],
+)
+def test_gpus(
+    device: str, parallel: int, gpus: list[str], cuda: str | None, driver: str | None, advice: str | None
+) -> None:
+    check = checks.gpu(gpus, cuda, driver, Settings(engine_device=device, engine_tensor_parallel=parallel))
+    assert check.state is (State.OK if advice is None else State.ERROR)
+    assert (advice or "") in check.advice
+    assert f"driver {driver or 'none'}" in check.found
 
 
 def test_memory(settings: Settings) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from engine.machine import FORMATS, Machine, instructions
+from engine.machine import FORMATS, Machine, driver, instructions
 from kernels import native
 
 WIDE = {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}
@@ -47,3 +48,15 @@ def test_as_the_doctor_reads_it() -> None:
     found = json.loads(done.stdout)
     assert (found["processor"], found["cores"]) == (Machine.here().processor, Machine.here().cores)
     assert set(found["formats"]) == set(FORMATS)
+
+
+def test_the_driver(tmp_path: Path) -> None:
+    file = tmp_path / "version"
+    assert driver(file) is None
+    for line, version in (
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 16 2025\nGCC version: 12", "570.86.15"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n", "580.65.06"),
+        ("nothing of the kind", None),
+    ):
+        file.write_text(line)
+        assert driver(file) == version
