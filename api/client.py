@@ -27,7 +27,7 @@ from api.result_schemas import ErrorFile, ErrorPage, ResultFile, ResultPage
 from api.schedule_client import Schedules
 from api.schemas import JobPage, JobRequest, JobView, UploadView
 from api.system_views import Health, ModelList, WorkerList
-from api.transport import RequestRefused, ResultsPartial, Transport, chunks
+from api.transport import RequestRefused, ResultsPartial, Told, Transport, chunks, told_of
 from api.webhook_views import DeliveryPage, WebhookList, WebhookView
 from db.json_schemas import as_schema
 from db.models import JobStatus
@@ -137,12 +137,16 @@ class Client:
         *_, last = self.watch(job_id, interval=interval)
         return last
 
-    def upload(self, path: str | Path) -> UploadView:
-        """Send a Parquet file; its `uri` is what a job's `input` takes."""
+    def upload(self, path: str | Path, *, told: Told = lambda num_bytes: None) -> UploadView:
+        """Send a Parquet file; its `uri` is what a job's `input` takes. `told` hears the bytes of each piece sent."""
         path = Path(path)
         headers = {"Content-Type": "application/vnd.apache.parquet", "Content-Length": str(path.stat().st_size)}
         answer = self._transport.call(
-            "POST", "/v1/uploads", content=lambda: chunks(path), headers=headers, params={"filename": path.name}
+            "POST",
+            "/v1/uploads",
+            content=lambda: told_of(chunks(path), told),
+            headers=headers,
+            params={"filename": path.name},
         )
         return UploadView.model_validate(answer.json())
 
@@ -172,21 +176,26 @@ class Client:
                 return
             after = page.next
 
-    def download_errors(self, job_id: str, folder: str | Path) -> Sequence[Path]:
-        """Fetch the files of failed rows into `folder`. Files appear whole or not at all."""
+    def download_errors(
+        self, job_id: str, folder: str | Path, *, told: Told = lambda num_bytes: None
+    ) -> Sequence[Path]:
+        """Fetch the files of failed rows into `folder`. Files appear whole or not at all; `told` as in `upload`."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        return [self._transport.fetch(file.url, folder / file.name, None) for file in self.errors(job_id)]
+        return [self._transport.fetch(file.url, folder / file.name, None, told) for file in self.errors(job_id)]
 
-    def download(self, job_id: str, folder: str | Path, *, partial: bool = False) -> Sequence[Path]:
+    def download(
+        self, job_id: str, folder: str | Path, *, partial: bool = False, told: Told = lambda num_bytes: None
+    ) -> Sequence[Path]:
         """Fetch parts and manifest into `folder`, checking each part's SHA-256. Files appear whole or not at all.
+        `told` as in `upload`.
 
         `partial` as in `results`: without a manifest, what lies in `folder` then is not the whole result.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         paths = [
-            self._transport.fetch(f"/v1/jobs/{job_id}/results/{file.name}", folder / file.name, file.sha256)
+            self._transport.fetch(f"/v1/jobs/{job_id}/results/{file.name}", folder / file.name, file.sha256, told)
             for file in self.results(job_id, partial=partial)
         ]
         for name in ("_manifest.json", "_SUCCESS"):  # In this order, as the worker wrote them.

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import httpx
 from pydantic import ValidationError
@@ -18,6 +18,7 @@ from api.problem import Problem
 RETRIED = frozenset({429, 502, 503, 504})
 MAX_PAUSE_SECONDS = 10.0
 CHUNK_BYTES = 1 << 20
+Told: TypeAlias = Callable[[int], None]  # hears how many bytes each piece of a transfer has
 
 
 class ClientError(Exception):
@@ -81,8 +82,9 @@ class Transport:
         except httpx.HTTPError:
             return None
 
-    def fetch(self, url: str, path: Path, sha256: str | None) -> Path:
-        """Download to `path`, which appears whole or not at all. Raises DownloadCorrupt."""
+    def fetch(self, url: str, path: Path, sha256: str | None, told: Told = lambda num_bytes: None) -> Path:
+        """Download to `path`, which appears whole or not at all. `told` hears of each piece that came, those of a try
+        that broke too. Raises DownloadCorrupt."""
         digest = ""
         partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
@@ -93,6 +95,7 @@ class Transport:
                 for chunk in answer.iter_bytes(CHUNK_BYTES):
                     hashed.update(chunk)
                     file.write(chunk)
+                    told(len(chunk))
             digest = hashed.hexdigest()
 
         try:
@@ -158,6 +161,12 @@ def _as_problem(found: Any, status: int) -> Any:
         return found
     code, message = error.get("code") or "error", error.get("message")
     return {"title": error.get("type"), "status": status, "detail": message, "code": code, "field": error.get("param")}
+
+
+def told_of(pieces: Iterator[bytes], told: Told) -> Iterator[bytes]:
+    for piece in pieces:
+        yield piece
+        told(len(piece))
 
 
 def chunks(path: Path) -> Iterator[bytes]:

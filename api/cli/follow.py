@@ -1,14 +1,15 @@
-"""A job's progress on a terminal: a bar where there is one, a line now and then where there is none."""
+"""Progress of jobs and of transfers: a bar on a terminal; elsewhere a line about the job now and then."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from api.client import Client
 from api.schemas import JobView
@@ -46,6 +47,15 @@ class Meter:
             return Pace(job.rates.rows_per_second, job.rates.tokens_per_second, job.eta_seconds)
         rows = (last[1] - first[1]) / seconds
         return Pace(rows, (last[2] - first[2]) / seconds, (job.counts.total - done) / rows)
+
+
+@contextmanager
+def transfer(text: str, console: Console, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """A bar of bytes for as long as the block lasts; what is given hears of each piece. `total`: bytes, if known."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(text, total=total)
+        yield lambda num_bytes: progress.advance(task, num_bytes)
 
 
 def follow(client: Client, job_id: str, console: Console, tick: Callable[[], None] = lambda: None) -> JobView:

@@ -10,13 +10,13 @@ import typer
 from rich.table import Table
 
 from api.cli import serving
-from api.cli.follow import duration, follow
+from api.cli.follow import duration, follow, transfer
 from api.cli.friendly import EPILOG, Json, Url, console, friendly, out, print_json
 from api.cli.job_request import job_request
 from api.cli.options import JobOptions, OptionError, with_job_options
 from api.cli.run import exit_status, model_name, report
 from api.schemas import JobView
-from api.transport import RequestRefused
+from api.transport import RequestRefused, Told
 from db.settings import Settings
 
 app = typer.Typer()
@@ -61,8 +61,8 @@ def submit(
                 or not path.is_file()
             ):
                 raise
-            with console.status(f"uploading {path.name}"):
-                uri = client.upload(path).uri
+            with transfer(f"uploading {path.name}", console, path.stat().st_size) as told:
+                uri = client.upload(path, told=told).uri
             job = client.submit(request.model_copy(update={"input": uri}))
     _named(job, json)
 
@@ -122,7 +122,7 @@ def results(
     """List the finished files of a job, or fetch them."""
     with serving.connected(Settings(), url) as client:
         if output is not None:
-            _fetch(output, lambda folder: client.download(job_id, folder, partial=partial), json)
+            _fetch(output, lambda folder, told: client.download(job_id, folder, partial=partial, told=told), json)
             return
         files = list(client.results(job_id, partial=partial))
         if json:
@@ -143,7 +143,7 @@ def errors(
     """List the files of a job's failed rows, or fetch them: the input's own columns, to be submitted again."""
     with serving.connected(Settings(), url) as client:
         if output is not None:
-            _fetch(output, lambda folder: client.download_errors(job_id, folder), json)
+            _fetch(output, lambda folder, told: client.download_errors(job_id, folder, told=told), json)
             return
         files = list(client.errors(job_id))
         if json:
@@ -155,12 +155,12 @@ def errors(
         out.print(table)
 
 
-def _fetch(output: Path, fetch: Callable[[Path], Sequence[Path]], json: bool) -> None:
+def _fetch(output: Path, fetch: Callable[[Path, Told], Sequence[Path]], json: bool) -> None:
     """Raises OptionError when there is something in the folder already."""
     if output.is_dir() and any(output.iterdir()):
         raise OptionError(f"--output {output}: the folder is not empty; name another one or empty it")
-    with console.status("fetching"):
-        paths = fetch(output)
+    with transfer("fetching", console) as told:
+        paths = fetch(output, told)
     console.print(f"{len(paths)} files in {output}", highlight=False)
     if json:
         print_json({"files": paths})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from api.cli.follow import duration, follow
+from api.cli.follow import duration, follow, transfer
 from api.cli.job_request import job_request
 from api.cli.options import JobOptions, OptionError
 from api.cli.serving import Service, service
@@ -58,8 +58,8 @@ def run(
             cancel(running.client, job.id, running.tick)
             raise
         if elsewhere and job.status is not JobStatus.FAILED:
-            with console.status("fetching the result"):
-                running.client.download(job.id, output)
+            with transfer("fetching the result", console) as told:
+                running.client.download(job.id, output, told=told)
     return job
 
 
@@ -76,8 +76,8 @@ def submit(running: Service, request: JobRequest, source: Path, console: Console
                 raise
     if source.is_dir():
         raise OptionError(f"{source}: the server cannot read this folder and only single files can be uploaded")
-    with console.status(f"uploading {source.name}"):
-        uri = running.client.upload(source).uri
+    with transfer(f"uploading {source.name}", console, source.stat().st_size) as told:
+        uri = running.client.upload(source, told=told).uri
     return running.client.submit(request.model_copy(update={"input": uri, "output": None})), True
 
 

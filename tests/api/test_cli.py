@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from api.cli import app
 from api.cli.demo import DemoRecipe, job_options, print_labels, print_rouge
-from api.cli.follow import Meter, Pace, describe, duration
+from api.cli.follow import Meter, Pace, describe, duration, transfer
 from api.cli.job_request import job_request
 from api.schemas import JobView
 from db.session import connect
@@ -50,6 +50,19 @@ def job(done: int, *, status: str = "running", failed: int = 0, tokens: int = 0,
 def test_version() -> None:
     result = runner.invoke(app, ["version"])
     assert (result.exit_code, result.stdout) == (0, "0.1.0\n")
+
+
+def test_a_transfer_shows_its_bytes_where_there_is_a_terminal() -> None:
+    shown = io.StringIO()
+    with transfer("uploading x", Console(file=shown, force_terminal=True, width=100), 4_000_000) as told:
+        told(1_000_000)
+        told(2_000_000)
+    assert "uploading x" in shown.getvalue()
+    assert "3.0/4.0 MB" in shown.getvalue()
+    plain = io.StringIO()
+    with transfer("uploading x", Console(file=plain, width=100)) as told:
+        told(1)
+    assert plain.getvalue() == ""
 
 
 def test_migrate(home: Path) -> None:

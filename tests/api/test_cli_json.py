@@ -21,6 +21,7 @@ from api.cli.friendly import EPILOG
 from api.cli.run import Exit
 from api.client import Client
 from tests.api.ledger import summarize
+from tests.api.test_client import Bridge
 
 ROOT = typer.main.get_command(app)
 # They serve until they are stopped: what they have to say is their log (NIGHTMILL_LOG_JSON).
@@ -52,15 +53,10 @@ def service(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> TestClient:
 
     class InProcess(Client):
         def __init__(self, *_: object, **__: object) -> None:
-            super().__init__("http://testserver")
-            self._transport._http.close()
-            self._transport._http = http  # the same interface
-
-        def close(self) -> None:
-            pass
+            super().__init__("http://test", transport=Bridge(http))
 
     monkeypatch.setattr("api.cli.serving.Client", InProcess)
-    monkeypatch.setenv("NIGHTMILL_URL", "http://testserver")
+    monkeypatch.setenv("NIGHTMILL_URL", "http://test")
     return http
 
 

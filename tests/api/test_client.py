@@ -83,7 +83,9 @@ def test_a_pydantic_model_is_a_schema(client: Client, tweets: Path, as_request: 
 
 
 def test_a_job_from_upload_to_batches(client: Client, services: Services, tweets: Path, tmp_path: Path) -> None:
-    upload = client.upload(tweets)
+    sizes: list[int] = []
+    upload = client.upload(tweets, told=sizes.append)
+    assert sum(sizes) == tweets.stat().st_size
     assert (upload.filename, upload.rows) == ("tweets.parquet", 3)
     job = client.submit({"input": upload.uri, "recipe": {"kind": "summarize"}})
     assert client.ready()
@@ -96,7 +98,9 @@ def test_a_job_from_upload_to_batches(client: Client, services: Services, tweets
     assert client.wait(job.id).counts.succeeded == 3
     batches = list(client.batches(job.id, columns=["id"]))
     assert [batch.to_pydict() for batch in batches] == [{"id": [1, 2]}, {"id": [3]}]
-    paths = client.download(job.id, tmp_path / "fetched")
+    sizes.clear()
+    paths = client.download(job.id, tmp_path / "fetched", told=sizes.append)
+    assert sizes == [len(part([1, 2])), len(part([3]))]
     names = ["part-00000.parquet", "part-00001.parquet", "_manifest.json", "_SUCCESS"]
     assert [path.name for path in paths] == names
     assert sorted(path.name for path in (tmp_path / "fetched").iterdir()) == sorted(names)
