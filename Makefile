@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-slow faults bench bench-report kernels clean
+.PHONY: help demo test check docs references format test-slow faults bench bench-report kernels clean
 
 help:  ## List the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -20,6 +20,12 @@ check: $(VENV)/installed-dev  ## Lint, types and import rules alone
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: references  ## Build the documentation as a site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+references: $(VENV)/installed-dev  ## Write docs/reference from the code
+	$(BIN)/python -m tests.docs.references
 
 test-slow: $(VENV)/installed-dev  ## The tests that take minutes
 	$(BIN)/pytest -m slow --timeout 1800

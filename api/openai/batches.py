@@ -72,6 +72,7 @@ def listing(
 
 @router.get("/{batch_id}")
 def read(batch_id: str, services: ServicesDep, tenant: TenantDep, keeper: KeeperDep) -> dict[str, Any]:
+    """A batch with its status and counts; `nightmill` in it has the job, and the file of what is finished so far."""
     with services.sessions.begin() as session:
         batch = _get(session, tenant, batch_id)
         job = openai_batches.job_of(session, batch)

@@ -123,6 +123,7 @@ def listing(
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> dict[str, Any]:
+    """Files of a purpose, or all of them, a page at a time."""
     with services.sessions.begin() as session:
         cursor = None if after is None else openai_files.get(session, tenant, after)
         if after is not None and cursor is None:
@@ -135,6 +136,7 @@ def listing(
 
 @router.get("/{file_id}")
 def read(file_id: str, services: ServicesDep, tenant: TenantDep) -> dict[str, Any]:
+    """A file's name, size, purpose and expiry; its bytes are at `…/content`."""
     return views.file(_get(services, tenant, file_id))
 
 

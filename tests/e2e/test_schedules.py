@@ -16,10 +16,8 @@ import pytest
 
 from api.client import Client
 from api.embedded.lock import running
+from tests.docs.pages import examples
 from tests.e2e.conftest import CommandLine, eventually, write
-
-DOCUMENT = Path(__file__).parents[2] / "docs" / "schedules.md"
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -84,11 +82,12 @@ def test_the_examples_of_the_document(nightmill: CommandLine, url: str, tmp_path
         write(folder / "mails" / f"{yesterday - timedelta(days=day)}.parquet", 3)
     write(folder / "tickets" / f"{date(2026, 3, 1)}.parquet", 3)
     write(folder / "archive" / "all.parquet", 12)
-    assert {language for language, _ in BLOCKS} == {"sh", "python"}
-    for language, text in BLOCKS:
-        text = text.replace("http://127.0.0.1:8642", url).replace("/data/", f"{folder}/")
-        if language == "python":
-            exec(compile(text, str(DOCUMENT), "exec"), {})
+    blocks = examples("schedules.md")
+    assert {block.language for block in blocks} == {"sh", "python"}
+    for block in blocks:
+        text = block.code.replace("http://127.0.0.1:8642", url).replace("/data/", f"{folder}/")
+        if block.language == "python":
+            exec(compile(text, block.page, "exec"), {})
             continue
         commands = re.split(r"\n(?=nightmill |curl )", text.strip())
         for command in commands:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,31 +10,18 @@ from api.app import create_app
 from db.openai_body import HARMLESS, ChatBody, CompletionBody
 from db.settings import Settings
 from db.webhooks import EVENTS
-from tests.api.openai.rig import REPOSITORY
+from tests.docs.pages import examples, execute, text
 
-TEXT = (REPOSITORY / "docs" / "openai.md").read_text()
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+TEXT = text("openai.md")
 
 
 def test_the_examples_run(tmp_path: Path, service_url: str) -> None:
-    """In the order of the page, in one folder; what starts a service is left out, as one runs."""
-    environment = {
-        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-        "OPENAI_BASE_URL": f"{service_url}/v1",
-        "OPENAI_API_KEY": "none",
-        "NIGHTMILL_URL": service_url,
-        "PYTHONPATH": str(REPOSITORY),
-    }
-    shell = f"nightmill() {{ {sys.executable} -P -c 'from api.cli import app; app()' \"$@\"; }}\nset -e\n"
+    """In the order of the page, in one folder."""
+    environment = {"OPENAI_BASE_URL": f"{service_url}/v1", "OPENAI_API_KEY": "none", "NIGHTMILL_URL": service_url}
     printed = []
-    for language, code in BLOCKS:
-        if "nightmill up" in code:
-            continue
-        command = ["bash", "-c", shell + code] if language == "sh" else [sys.executable, "-W", "ignore", "-c", code]
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, f"{code}\n{done.stderr}\n{done.stdout}"
-        assert '"error"' not in done.stdout.replace('"error":null', ""), done.stdout
-        printed.append(done.stdout)
+    for block in examples("openai.md"):
+        printed.append(execute(block, tmp_path, environment))
+        assert '"error"' not in printed[-1].replace('"error":null', ""), printed[-1]
     assert len(printed) == 5
     assert printed[0].splitlines() == [
         "review-0 IS THIS REVIEW POSIT",

@@ -1,0 +1,56 @@
+"""docs/reference is what the code says now, and the code says what each thing means."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from api.app import create_app
+from api.cli import app as command_line
+from db.settings import Settings
+from tests.docs import api_reference, commands_reference, references
+
+
+@pytest.mark.parametrize("name", references.PAGES)
+def test_the_reference_is_fresh(name: str) -> None:
+    stale = (references.FOLDER / name).read_text() != references.NOTE + references.PAGES[name]()
+    assert not stale, f"docs/reference/{name} is stale: run `make references` and commit it"
+
+
+def test_every_setting_has_a_meaning() -> None:
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+def test_every_option_has_a_meaning() -> None:
+    found = list(commands_reference.commands(typer.main.get_command(command_line), "nightmill"))
+    assert len(found) > 30
+    assert [name for name, command in found if not command.help] == []
+    mute = [
+        (name, each.name)
+        for name, command in found
+        for each in command.params
+        if each.param_type_name == "option" and each.name != "help" and not each.help
+    ]
+    assert mute == []
+
+
+def test_every_route_has_a_meaning_and_a_key() -> None:
+    app = create_app(Settings())
+    keys = dict(api_reference.needed(app))
+    operations = {
+        (method.upper(), path): operation
+        for path, methods in app.openapi()["paths"].items()
+        for method, operation in methods.items()
+    }
+    assert [route for route, operation in operations.items() if not operation.get("description")] == []
+    assert {route for route in operations if keys[route] == "none"} == {("GET", "/healthz"), ("GET", "/readyz")}
+
+
+def test_a_secret_is_not_shown() -> None:
+    """Neither its default nor that of a setting that is not printed anywhere else."""
+    page = (references.FOLDER / "settings.md").read_text()
+    secret = [name for name, field in Settings.model_fields.items() if field.repr is False]
+    assert {"database_url", "redis_url", "api_key"} <= set(secret)
+    for name in secret:
+        row = next(line for line in page.splitlines() if f"`NIGHTMILL_{name.upper()}`" in line)
+        assert row.split(" | ")[2] == "empty"
