@@ -107,7 +107,7 @@ class Job(Base):
         CheckConstraint("rows_succeeded + rows_failed <= num_rows", name="rows_add_up"),
         UniqueConstraint("tenant", "idempotency_key", name="jobs_idempotency_keys"),
         Index("jobs_by_age", "tenant", "created_at", "id"),
-        Index("jobs_by_status", "status"),
+        Index("jobs_sent", "status", "dispatched_at"),  # of which every sweep counts those that wait for their split
         # Two jobs must not write into one folder; it is free again once the first has ended.
         Index("jobs_open_outputs", "output_uri", unique=True, sqlite_where=text(OPEN), postgresql_where=text(OPEN)),
     )
