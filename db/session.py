@@ -21,6 +21,8 @@ from sqlalchemy.sql.functions import FunctionElement
 from db.redaction import shown
 
 BUSY_SECONDS = 30.0
+# A process that is frozen inside a transaction keeps what it has locked no longer than this; thawed, it meets an error.
+IDLE_SECONDS = 60.0
 # A server that says nothing any more (its host is gone, the network is cut) must not hold a thread for the quarter of
 # an hour that TCP goes on trying. What the URL says goes first. libpq's names; seconds, but tcp_user_timeout in ms.
 PATIENCE = {
@@ -63,13 +65,24 @@ def connect(url: str) -> sqlalchemy.Engine:
     """
     address = make_url(url)
     if address.get_backend_name() == "postgresql":
-        patience = {name: value for name, value in PATIENCE.items() if name not in address.query}
-        return sqlalchemy.create_engine(
-            address, pool_pre_ping=True, pool_size=5, max_overflow=15, connect_args=patience, hide_parameters=True
-        )
+        return _connect_postgresql(address)
     if address.get_backend_name() == "sqlite" and address.database not in (None, "", ":memory:"):
         return _connect_sqlite(address)
     raise ValueError(f"{shown(address.render_as_string())}: the database must be a SQLite file or PostgreSQL")
+
+
+def _connect_postgresql(address: URL) -> sqlalchemy.Engine:
+    patience = {name: value for name, value in PATIENCE.items() if name not in address.query}
+    engine = sqlalchemy.create_engine(
+        address, pool_pre_ping=True, pool_size=5, max_overflow=15, connect_args=patience, hide_parameters=True
+    )
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, record: object) -> None:
+        connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_SECONDS * 1000:.0f}")
+        connection.commit()
+
+    return engine
 
 
 def _connect_sqlite(address: URL, foreign_keys: bool = True) -> sqlalchemy.Engine:

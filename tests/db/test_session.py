@@ -16,6 +16,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 import db.openai_models
@@ -159,3 +160,17 @@ def test_a_silent_postgresql_holds_no_thread_for_long(postgres_url: str) -> None
         engine.dispose()
         assert given["connect_timeout"] == seconds
         assert given["tcp_user_timeout"] == "20000"
+
+
+def test_a_process_frozen_inside_a_transaction_gives_its_locks_back(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("db.session.IDLE_SECONDS", 0.1)
+    database = connect(postgres_url)
+    with database.connect() as frozen, database.begin() as other:
+        frozen.execute(text("SELECT pg_advisory_xact_lock(17)"))
+        other.execute(text("SET LOCAL lock_timeout = '10s'"))
+        other.execute(text("SELECT pg_advisory_xact_lock(17)"))
+        with pytest.raises(DBAPIError, match="idle-in-transaction timeout"):
+            frozen.execute(text("SELECT 1"))
+    database.dispose()
