@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs references format test-slow faults bench bench-report kernels clean
+.PHONY: help demo test tests check docs references format test-slow faults bench bench-report kernels clean
 
 help:  ## List the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -12,7 +12,11 @@ help:  ## List the targets
 demo: $(VENV)/installed  ## Label a real dataset with a small model on this machine
 	$(BIN)/nightmill demo --min-accuracy 0.78
 
-test: check  ## Lint, types, import rules and the tests
+# Side by side, as mypy takes the better part of a minute of one core; either's failure fails it.
+test: $(VENV)/installed-dev  ## Lint, types, import rules and the tests
+	@$(MAKE) --no-print-directory -j2 check tests
+
+tests: $(VENV)/installed-dev  ## The tests alone
 	$(BIN)/pytest
 
 check: $(VENV)/installed-dev  ## Lint, types and import rules alone

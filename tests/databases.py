@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy import Connection, Engine, select, text
+from sqlalchemy import Connection, Engine, inspect, select, text
 
 import db.openai_models
 import db.sample_models
@@ -83,6 +83,7 @@ class Postgres:
         schema = self.create()
         engine = connect(self.url(schema))
         migrate(engine)
+        assert set(inspect(engine).get_table_names()) == {"alembic_version", *Base.metadata.tables}  # all are emptied
         self._first_rows = rows(engine)
         engine.dispose()
         return schema

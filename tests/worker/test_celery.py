@@ -55,7 +55,7 @@ def test_a_job_end_to_end(office: Office, crew: Crew, tmp_path: Path) -> None:
     assert office.job().status is JobStatus.COMPLETED
     check_output(tmp_path / "out")
     worker.terminate()
-    assert worker.wait(10) == 0
+    assert worker.wait(30) == 0
 
 
 def test_kill_9_in_the_middle_of_a_shard(office: Office, crew: Crew, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_sigterm_in_the_middle_hands_over_without_an_attempt(office: Office, cre
     crew.wait_until(lambda: office.job().status is JobStatus.RUNNING)
     time.sleep(0.5)
     worker.terminate()
-    assert worker.wait(10) == 0
+    assert worker.wait(30) == 0
     with office.sessions.begin() as session:
         shards = session.query(Shard).order_by(Shard.index).all()
     assert ShardStatus.RUNNING not in {shard.status for shard in shards}
