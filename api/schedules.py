@@ -23,7 +23,7 @@ from api.schedule_schemas import (
     ScheduleView,
 )
 from api.schemas import IdempotencyKey
-from db import planning, schedule_specs, schedules, tenants, uris
+from db import audit, planning, schedule_specs, schedules, tenants, uris
 from db.errors import DatasetRefused, InvalidJob
 from db.schedule_models import Schedule
 from db.schedule_specs import ScheduleSpec
@@ -54,7 +54,10 @@ def create_schedule(request: ScheduleRequest, services: Services, caller: Caller
     schedule_specs.check(spec, now)
     _check_job(spec, now, folders, services)
     with services.sessions.begin() as session:
-        view = _view(session, schedules.create(session, caller.tenant, request.name, spec))
+        schedule, created = schedules.create(session, caller.tenant, request.name, spec)
+        if created:
+            audit.record(session, caller.actor, "schedule.create", schedule.id, name=schedule.name)
+        view = _view(session, schedule)
     services.sweeper.nudge()
     return view
 
@@ -107,7 +110,9 @@ def read(name: str, services: ServicesDep, caller: CallerDep) -> ScheduleView:
 def delete(name: str, services: ServicesDep, caller: SubmitterDep) -> None:
     """The schedule and its history go. Its jobs stay, and those that run go on."""
     with services.sessions.begin() as session:
-        schedules.delete(session, caller.tenant, name)
+        schedule = schedules.get(session, caller.tenant, name)
+        schedules.delete(session, caller.tenant, schedule.id)
+        audit.record(session, caller.actor, "schedule.delete", schedule.id, name=schedule.name)
 
 
 @router.post("/{name}/pause")
@@ -132,7 +137,9 @@ def run_now(
     """A run now, whose logical date is this moment's; the same key gives the same run. No overlap policy applies."""
     with services.sessions.begin() as session:
         schedule = schedules.get(session, caller.tenant, name)
-        run = schedules.run_now(session, caller.tenant, schedule.id, key=idempotency_key)
+        run, created = schedules.run_now(session, caller.tenant, schedule.id, key=idempotency_key)
+        if created:
+            audit.record(session, caller.actor, "schedule.run", schedule.id, name=schedule.name, run=run.id)
         view = RunView.of(run, None, schedules.spec_of(schedule))
     services.sweeper.nudge()
     return view
@@ -146,6 +153,8 @@ def backfill(name: str, request: BackfillRequest, services: ServicesDep, caller:
         done = schedules.backfill(
             session, caller.tenant, schedule.id, request.first, request.last, parallel=request.parallel
         )
+        days = {"first": str(request.first), "last": str(request.last), "runs": len(done.runs)}
+        audit.record(session, caller.actor, "schedule.backfill", schedule.id, name=schedule.name, **days)
         spec = schedules.spec_of(schedule)
         view = BackfillView(runs=[RunView.of(run, None, spec) for run in done.runs], known=done.num_known)
     services.sweeper.nudge()
@@ -173,7 +182,9 @@ def _change(
     services: Services, caller: Caller, name: str, change: Callable[[Session, str, str], Schedule]
 ) -> ScheduleView:
     with services.sessions.begin() as session:
-        view = _view(session, change(session, caller.tenant, name))
+        schedule = change(session, caller.tenant, name)
+        audit.record(session, caller.actor, f"schedule.{change.__name__}", schedule.id, name=schedule.name)
+        view = _view(session, schedule)
     services.sweeper.nudge()
     return view
 

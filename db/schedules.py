@@ -40,8 +40,8 @@ def now_of(session: Session) -> float:
     return float(now)
 
 
-def create(session: Session, tenant: str, name: str, spec: ScheduleSpec) -> Schedule:
-    """The same name with the same specification gives the schedule again: a request may be sent twice.
+def create(session: Session, tenant: str, name: str, spec: ScheduleSpec) -> tuple[Schedule, bool]:
+    """The schedule, and whether it is new: the same name and specification, as of a request sent twice, give it again.
 
     Raises ScheduleExists, and InvalidSchedule for what can never work.
     """
@@ -56,8 +56,8 @@ def create(session: Session, tenant: str, name: str, spec: ScheduleSpec) -> Sche
         earlier = session.scalar(select(Schedule).where(Schedule.tenant == tenant, Schedule.name == name))
         if earlier is None or spec_of(earlier) != spec:
             raise ScheduleExists(name) from None
-        return earlier
-    return _fresh(session, schedule)
+        return earlier, False
+    return _fresh(session, schedule), True
 
 
 def get(session: Session, tenant: str, name: str) -> Schedule:
@@ -108,14 +108,17 @@ def delete(session: Session, tenant: str, name: str) -> None:
     session.flush()
 
 
-def run_now(session: Session, tenant: str, name: str, *, key: str | None = None) -> ScheduleRun:
-    """A run whose logical date is this moment; no overlap policy keeps it. The same key gives the same run again."""
+def run_now(session: Session, tenant: str, name: str, *, key: str | None = None) -> tuple[ScheduleRun, bool]:
+    """A run whose logical date is this moment, and whether it is new: the same key gives the same run again. No overlap
+    policy keeps it."""
     schedule = _found(session, tenant, name, lock=True)
     if key is None:
-        return add_run(session, schedule, now_of(session), Trigger.MANUAL)
+        return add_run(session, schedule, now_of(session), Trigger.MANUAL), True
     run_id = "run_" + hashlib.blake2b(f"{schedule.id} {key}".encode(), digest_size=12).hexdigest()
     known = session.get(ScheduleRun, run_id)
-    return known or add_run(session, schedule, now_of(session), Trigger.MANUAL, run_id=run_id)
+    if known is not None:
+        return known, False
+    return add_run(session, schedule, now_of(session), Trigger.MANUAL, run_id=run_id), True
 
 
 def backfill(session: Session, tenant: str, name: str, first: date, last: date, *, parallel: int = 1) -> Backfill:

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query
 from sqlalchemy.orm import Session
 
-from api.deps import ServicesDep
+from api.deps import ServicesDep, SubmissionDep, SubmitterDep
 from api.openai import views
-from api.openai.deps import CountedDep, KeeperDep, SubmittingDep, TenantDep
+from api.openai.deps import KeeperDep, TenantDep
 from api.openai.errors import APIError, OpenAIRoute, not_found
 from api.openai.schemas import BatchRequest, check_endpoint, window_seconds
 from api.schemas import IdempotencyKey
-from db import openai_batches, openai_files
+from db import audit, openai_batches, openai_files
 from db.errors import JobNotCancellable
 from db.models import TERMINAL, Job
 from db.openai_models import Batch, BatchStatus
@@ -26,7 +26,7 @@ router = APIRouter(prefix="/v1/batches", tags=["openai"], route_class=OpenAIRout
 def create(
     request: BatchRequest,
     services: ServicesDep,
-    tenant: CountedDep,
+    caller: SubmissionDep,
     keeper: KeeperDep,
     idempotency_key: Annotated[IdempotencyKey | None, Header()] = None,
 ) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def create(
     window = window_seconds(request.completion_window, services.settings)
     expiry = request.output_expires_after
     batch = Batch(
-        tenant=tenant,
+        tenant=caller.tenant,
         endpoint=request.endpoint,
         input_file_id=request.input_file_id,
         completion_window=request.completion_window,
@@ -45,11 +45,14 @@ def create(
         idempotency_key=idempotency_key,
     )
     with services.sessions.begin() as session:
-        file = openai_files.get(session, tenant, request.input_file_id)
+        file = openai_files.get(session, caller.tenant, request.input_file_id)
         if file is None or file.purpose != "batch":
             message = f"Cannot find file '{request.input_file_id}' with the purpose 'batch'."
             raise APIError(message, param="input_file_id", code="invalid_request")
-        view = _view(session, openai_batches.create(session, batch, window))
+        made = openai_batches.create(session, batch, window)
+        if made is batch:  # not an earlier request's with this key
+            audit.record(session, caller.actor, "batch.create", made.id, file=request.input_file_id)
+        view = _view(session, made)
     keeper.nudge()
     return view
 
@@ -83,15 +86,16 @@ def read(batch_id: str, services: ServicesDep, tenant: TenantDep, keeper: Keeper
 
 
 @router.post("/{batch_id}/cancel")
-def cancel(batch_id: str, services: ServicesDep, tenant: SubmittingDep, keeper: KeeperDep) -> dict[str, Any]:
+def cancel(batch_id: str, services: ServicesDep, caller: SubmitterDep, keeper: KeeperDep) -> dict[str, Any]:
     """Stop a batch. Rows that are finished stay, and are in its output file at the end."""
     with services.sessions.begin() as session:
-        batch = _get(session, tenant, batch_id)
+        batch = _get(session, caller.tenant, batch_id)
         view = _view(session, batch)
         if view["status"] not in ("validating", "in_progress", "cancelling", "cancelled"):
             raise _not_cancellable(view["status"])
         try:
             view = _view(session, openai_batches.cancel(session, batch))
+            audit.record(session, caller.actor, "batch.cancel", batch_id)
         except JobNotCancellable:  # it ended between the two looks
             raise _not_cancellable("finalizing") from None
     services.sweeper.nudge()

@@ -146,6 +146,25 @@ def test_what_was_done_is_in_the_audit_log(gate: Gate) -> None:
     assert {entry["tenant"] for entry in everything} == {"acme", "bolt"}
 
 
+def test_what_was_done_to_schedules_is_in_the_audit_log(gate: Gate) -> None:
+    gate.submit("acme submit")
+    job = summarize(gate.folder / "acme" / "in.parquet")
+    schedule = {"name": "nightly", "cron": "30 2 * * *", "job": job}
+    made = [gate.call("acme submit", "POST", "/v1/schedules", json=schedule).json()["id"] for _ in range(2)]
+    run = "/v1/schedules/nightly/run"
+    runs = [gate.call("acme submit", "POST", run, headers={"Idempotency-Key": "k"}).json()["id"] for _ in range(2)]
+    for change in ("pause", "resume"):
+        gate.call("acme submit", "POST", f"/v1/schedules/nightly/{change}")
+    gate.call("acme read", "DELETE", "/v1/schedules/nightly")  # Refused: nothing was done.
+    gate.call("acme submit", "DELETE", "/v1/schedules/nightly")
+    entries = gate.call("acme admin", "GET", "/v1/audit").json()["entries"][:-1]
+    assert [entry["action"] for entry in reversed(entries)] == [
+        f"schedule.{what}" for what in ("create", "run", "pause", "resume", "delete")
+    ]
+    assert {(entry["thing"], entry["details"]["name"]) for entry in entries} == {(made[0], "nightly")}
+    assert [entry["details"].get("run") for entry in entries if entry["action"] == "schedule.run"] == runs[:1]
+
+
 def test_the_database_refuses_to_change_the_audit_log(gate: Gate) -> None:
     with gate.sessions.begin() as session:
         audit.record(session, Actor("acme", None, "here"), "job.submit", "job_1", rows=3)

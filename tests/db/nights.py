@@ -43,7 +43,7 @@ def spec(folder: Path, **values: Any) -> ScheduleSpec:
 def add(sessions: Sessions, made: ScheduleSpec, now: float, name: str = "nightly") -> str:
     """A schedule as if created at `now`; its id."""
     with sessions.begin() as session:
-        schedule = schedules.create(session, "default", name, made)
+        schedule, _ = schedules.create(session, "default", name, made)
         schedule.next_at = made.first_after(now)
         return schedule.id
 

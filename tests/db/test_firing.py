@@ -201,7 +201,7 @@ def test_run_now_goes_beside_others_and_once_per_key(sessions: Sessions, setting
     add(sessions, made, NIGHT - 3600)
     sweep(sessions, settings, NIGHT)
     with sessions.begin() as session:
-        ids = [schedules.run_now(session, "default", "nightly", key="k").id for _ in range(2)]
+        ids = [schedules.run_now(session, "default", "nightly", key="k")[0].id for _ in range(2)]
     assert ids[0] == ids[1]
     sweep(sessions, settings, NIGHT + 60)
     assert [(kind, status) for _, kind, status in runs(sessions)] == [
@@ -215,7 +215,8 @@ def test_names_and_deletion(sessions: Sessions, settings: Settings, tmp_path: Pa
     schedule_id = add(sessions, spec(tmp_path), NIGHT - 3600)
     sweep(sessions, settings, NIGHT)
     with sessions.begin() as session:
-        assert schedules.create(session, "default", "nightly", spec(tmp_path)).id == schedule_id  # a request sent twice
+        known, created = schedules.create(session, "default", "nightly", spec(tmp_path))  # a request sent twice
+        assert (known.id, created) == (schedule_id, False)
     with sessions.begin() as session, pytest.raises(ScheduleExists, match="'nightly' already"):
         schedules.create(session, "default", "nightly", spec(tmp_path, overlap="queue"))
     with sessions.begin() as session:

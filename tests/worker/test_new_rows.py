@@ -34,7 +34,7 @@ def add(office: Office, folder: Path, **only_new: Any) -> None:
     }
     with office.sessions.begin() as session:
         spec = ScheduleSpec.model_validate({"cron": "30 2 * * *", "job": job})
-        schedules.create(session, "default", "nightly", spec).next_at = NIGHT
+        schedules.create(session, "default", "nightly", spec)[0].next_at = NIGHT
 
 
 def night(office: Office, number: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
-from db import keys
+from db import audit, keys
 from db.accounts import Role, Tenant
 from db.settings import Settings
 from tests.api.conftest import MemoryQueue
@@ -73,3 +73,19 @@ def test_what_a_key_may_do(http: TestClient, secrets: Secrets) -> None:
     assert error(http.get("/v1/files", headers={"Authorization": "Bearer nm_wrong"}), 401)["code"] == "unauthenticated"
     refused = http.post("/v1/webhooks", json={"url": "https://example.org/"}, headers=reader)
     assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+
+
+def test_what_was_done_to_batches_is_in_the_audit_log(http: TestClient, secrets: Secrets) -> None:
+    red, reader = ({"Authorization": f"Bearer {secrets[name]}"} for name in ("red", "reader"))
+    files = {"file": ("a.jsonl", jsonl([chat("a", "x")]))}
+    sent = http.post("/v1/files", files=files, data={"purpose": "batch"}, headers=red).json()
+    body = {**BATCH, "input_file_id": sent["id"]}
+    (batch,) = {http.post("/v1/batches", json=body, headers={**red, "Idempotency-Key": "k"}).json()["id"] for _ in "ab"}
+    error(http.post(f"/v1/batches/{batch}/cancel", headers=reader), 403)
+    assert http.post(f"/v1/batches/{batch}/cancel", headers=red).status_code == 200
+    with http.app.state.services.sessions.begin() as session:  # type: ignore[attr-defined]
+        found = [(entry.action, entry.thing) for entry in audit.listing(session, "red", limit=10)]
+    assert [entry for entry in found if entry[0].startswith("batch.")] == [
+        ("batch.cancel", batch),
+        ("batch.create", batch),
+    ]
