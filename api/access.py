@@ -26,6 +26,7 @@ from api.deps import AdminDep, OperatorAdminDep, ServicesDep
 from db import audit, keys, tenants
 
 router = APIRouter(prefix="/v1", tags=["access"])
+OfTenant = Annotated[str | None, Query(description="Of this tenant alone; another than one's own, for the operator.")]
 
 
 @router.post("/keys", status_code=201)
@@ -41,7 +42,7 @@ def create_key(request: KeyRequest, services: ServicesDep, caller: AdminDep) -> 
 
 
 @router.get("/keys")
-def list_keys(services: ServicesDep, caller: AdminDep, tenant: str | None = None) -> KeyList:
+def list_keys(services: ServicesDep, caller: AdminDep, tenant: OfTenant = None) -> KeyList:
     """Keys of the caller's tenant, revoked ones included; for the operator of all, or of the named one."""
     with services.sessions.begin() as session:
         return KeyList(keys=[KeyView.of(key) for key in keys.listing(session, _tenant(caller, tenant))])
@@ -87,8 +88,8 @@ def change_tenant(name: str, request: TenantChange, services: ServicesDep, calle
 def audit_log(
     services: ServicesDep,
     caller: AdminDep,
-    tenant: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    tenant: OfTenant = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Most entries of a page.")] = 100,
     before: Annotated[int | None, Query(description="The `next` of the page before.")] = None,
 ) -> AuditPage:
     """Who did what, newest first: in the caller's tenant; for the operator in all, or in the named one."""

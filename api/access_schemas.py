@@ -17,7 +17,7 @@ YEARS = 100 * 366 * 86_400
 
 class KeyRequest(Spec):
     name: Annotated[str, Field(min_length=1, max_length=255, description="What the key is for, in words.")]
-    role: Role
+    role: Role = Field(description="What it may do.")
     tenant: Annotated[str, Field(max_length=63)] | None = Field(
         default=None, description="Whose key it will be; none: the caller's own tenant."
     )
@@ -66,14 +66,14 @@ class KeyList(View):
 class TenantChange(Spec):
     """Quotas over a tenant's open jobs; null: no limit."""
 
-    max_queued_rows: Limit = None
+    max_queued_rows: Limit = Field(default=None, description="Rows in no finished part yet.")
     max_queued_tokens: Limit = Field(default=None, description="Of prompts and answers, as estimated at submission.")
     max_running_jobs: Limit = Field(default=None, description="Jobs beyond it wait.")
-    disabled: bool = False
+    disabled: bool = Field(default=False, description="Its keys are refused; its jobs go on.")
 
 
 class TenantRequest(TenantChange):
-    name: Annotated[str, Field(max_length=63)]
+    name: Annotated[str, Field(max_length=63)] = Field(description="Lower-case letters, digits, `-` and `_`.")
 
 
 class TenantView(View):

@@ -66,9 +66,9 @@ def create(spec: JobSpec, key: str | None, services: Services, caller: Caller, r
 def listing(
     services: ServicesDep,
     caller: CallerDep,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    after: str | None = None,
-    status: JobStatus | None = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="Most entries of a page.")] = 50,
+    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    status: Annotated[JobStatus | None, Query(description="Jobs of this status alone.")] = None,
 ) -> JobPage:
     """Jobs, newest first, a page at a time."""
     with services.sessions.begin() as session:

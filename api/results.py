@@ -25,7 +25,7 @@ MANIFEST = "_manifest.json"
 SUCCESS = "_SUCCESS"
 NAME = re.compile(r"part-\d{5,9}\.parquet|_manifest\.json|_SUCCESS")
 PART = re.compile(r"part-\d{5,9}\.parquet")
-Limit = Annotated[int, Query(ge=1, le=10_000)]
+Limit = Annotated[int, Query(ge=1, le=10_000, description="Most entries of a page.")]
 After = Annotated[int, Query(ge=0, description="The `next` of the page before.")]
 BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}, 206: {}, 416: {}}
 
@@ -61,7 +61,7 @@ def download(
     name: str,
     services: ServicesDep,
     caller: CallerDep,
-    range_: Annotated[str | None, Header(alias="Range")] = None,
+    range_: Annotated[str | None, Header(alias="Range", description="`bytes=FIRST-LAST`.")] = None,
 ) -> Response:
     """One file, streamed; a Range header gives a part of it. The answer's Nightmill-Partial and Nightmill-Job-Status
     tell a running job."""
@@ -95,7 +95,7 @@ def download_errors(
     name: str,
     services: ServicesDep,
     caller: CallerDep,
-    range_: Annotated[str | None, Header(alias="Range")] = None,
+    range_: Annotated[str | None, Header(alias="Range", description="`bytes=FIRST-LAST`.")] = None,
 ) -> Response:
     """One file of failed rows, streamed; a Range header gives a part of it."""
     return _file(job_id, name, None if PART.fullmatch(name) is None else (FOLDER, name), services, caller, range_)

@@ -20,14 +20,14 @@ class ScheduleRequest(ScheduleSpec):
     """A schedule as a client sends it: a ScheduleSpec with a name, whose job's model may be left to the server."""
 
     name: ScheduleName = Field(description="Letters, digits and ._-; it stands for the schedule in every other call.")
-    job: JobRequest
+    job: JobRequest = Field(description="What runs each time.")
 
 
 class BackfillRequest(Spec):
     """Dates of the schedule's zone, both included."""
 
-    first: date
-    last: date
+    first: date = Field(description="The oldest date.")
+    last: date = Field(description="The newest date.")
     parallel: int = Field(default=1, ge=1, le=16, description="How many of the runs may be at work at once.")
 
 

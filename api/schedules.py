@@ -166,8 +166,8 @@ def history(
     name: str,
     services: ServicesDep,
     caller: CallerDep,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    before: float | None = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="Most entries of a page.")] = 50,
+    before: Annotated[float | None, Query(description="The `next` of the page before.")] = None,
 ) -> RunPage:
     """The schedule's runs with their counts, newest first, a page at a time."""
     with services.sessions.begin() as session:

@@ -12,7 +12,10 @@ from db.progress import Progress
 from db.specs import JobSpec
 
 MOVING = (JobStatus.VALIDATING, JobStatus.RUNNING, JobStatus.FINALIZING)
-IdempotencyKey = Annotated[str, Field(min_length=1, max_length=255)]
+IdempotencyKey = Annotated[
+    str,
+    Field(min_length=1, max_length=255, description="The same key with the same request gives what the first made."),
+]
 
 
 class JobRequest(JobSpec):

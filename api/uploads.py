@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
 import anyio.from_thread
 import anyio.to_thread
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from starlette.datastructures import UploadFile
 
 from api.auth import Caller
@@ -41,7 +41,11 @@ BODY = {
 
 @router.post("", status_code=201, openapi_extra=BODY, response_model=UploadView)
 async def upload(
-    request: Request, response: Response, services: ServicesDep, caller: SubmissionDep, filename: str | None = None
+    request: Request,
+    response: Response,
+    services: ServicesDep,
+    caller: SubmissionDep,
+    filename: Annotated[str | None, Query(description="Name of a file that is the whole body.")] = None,
 ) -> UploadView | Response:
     """Take a Parquet file; the answer's `uri` is what a job's `input` takes. JSON begins an OpenAI upload in parts.
 

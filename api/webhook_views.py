@@ -15,7 +15,7 @@ from db.webhooks import EVENTS
 class WebhookRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: Annotated[str, Field(min_length=1, max_length=2048)]
+    url: Annotated[str, Field(min_length=1, max_length=2048)] = Field(description="What is told, by https.")
     events: list[str] = Field(
         default=[], max_length=32, description=f"Types of events, of {', '.join(EVENTS)}; none: all of them."
     )

@@ -48,8 +48,8 @@ def deliveries(
     webhook_id: str,
     services: ServicesDep,
     caller: CallerDep,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    before: int | None = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="Most entries of a page.")] = 50,
+    before: Annotated[int | None, Query(description="The `next` of the page before.")] = None,
 ) -> DeliveryPage:
     """How the events were delivered, newest first."""
     with services.sessions.begin() as session:

@@ -69,21 +69,23 @@ class RegexFormat(FormatOptions):
     """A text that a regular expression matches as a whole."""
 
     type: Literal["regex"] = "regex"
-    pattern: Annotated[str, Field(min_length=1, max_length=100_000)]
+    pattern: Annotated[str, Field(min_length=1, max_length=100_000)] = Field(
+        description="RE2's syntax: no look-around, no back-references."
+    )
 
 
 class ChoiceFormat(FormatOptions):
     """One of some texts, written token by token. The recipe `label` scores them instead, which is faster and exact."""
 
     type: Literal["choice"] = "choice"
-    choices: tuple[Name, ...] = Field(min_length=1, max_length=10_000)
+    choices: tuple[Name, ...] = Field(min_length=1, max_length=10_000, description="The possible answers.")
 
 
 class GrammarFormat(FormatOptions):
     """A context-free grammar in Lark's syntax, with the rule `start`."""
 
     type: Literal["grammar"] = "grammar"
-    grammar: Annotated[Text, Field(min_length=1)]
+    grammar: Annotated[Text, Field(min_length=1)] = Field(description="The rules; an answer is a word of `start`.")
 
 
 OutputFormat = Annotated[

@@ -33,7 +33,7 @@ class ScheduleSpec(Spec):
 
     cron: Annotated[str, Field(max_length=256)] = Field(description="Five fields, as in `30 2 * * *`.")
     timezone: Annotated[str, Field(max_length=64)] = Field(default="UTC", description="As in `Europe/Berlin`.")
-    job: JobSpec
+    job: JobSpec = Field(description="What runs each time.")
     misfire: Literal["coalesce", "skip", "all"] = Field(
         default="coalesce",
         description="What is made of fire times that were missed by more than a minute: one run for the newest, of the "

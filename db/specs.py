@@ -10,40 +10,16 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from db.formats import OutputFormat, SchemaOptions
+from db.sampling import SamplingSpec
 from db.spec_fields import Name, Spec, Text
-
-
-class SamplingSpec(Spec):
-    """Sampling as a client writes it; engine.SamplingParams gives the meaning. None: the recipe's own default."""
-
-    temperature: float = Field(default=0.0, ge=0, le=100)
-    top_k: int = Field(default=0, ge=0)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    min_p: float = Field(default=0.0, ge=0, le=1)
-    repetition_penalty: float = Field(default=1.0, gt=0, le=100)
-    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
-    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
-    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    max_tokens: int | None = Field(default=None, ge=1)
-    min_tokens: int = Field(default=0, ge=0)
-    ignore_eos: bool = False
-    logprobs: int | None = Field(default=None, ge=0, le=100, description="Adds the column `logprobs` (JSON text).")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> SamplingSpec:
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise ValueError(f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}")
-        return self
 
 
 class Summarize(Spec):
     """One text column -> a summary."""
 
     kind: Literal["summarize"] = "summarize"
-    column: Name = "text"
-    max_words: int = Field(default=100, ge=5, le=2000)
+    column: Name = Field(default="text", description="Input column with the text.")
+    max_words: int = Field(default=100, ge=5, le=2000, description="Length of a summary.")
     instruction: Text | None = Field(default=None, description="Replaces the recipe's own instruction.")
 
     @property
@@ -54,8 +30,8 @@ class Summarize(Spec):
 class Example(Spec):
     """A labelled text shown to the model before the row's own; for `multi_label` with any number of labels."""
 
-    text: Text
-    label: Name | tuple[Name, ...]
+    text: Text = Field(description="A text like those of the rows.")
+    label: Name | tuple[Name, ...] = Field(description="What it has: one of `labels`, or with `multi_label` several.")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -66,10 +42,10 @@ class Label(Spec):
     """One text column -> one label of a closed list with its probability among the list, or all labels that apply."""
 
     kind: Literal["label"] = "label"
-    column: Name = "text"
-    labels: tuple[Name, ...] = Field(min_length=2, max_length=1000)
+    column: Name = Field(default="text", description="Input column with the text.")
+    labels: tuple[Name, ...] = Field(min_length=2, max_length=1000, description="All possible answers.")
     descriptions: dict[str, Text] = Field(default_factory=dict, description="What a label means, by label.")
-    examples: tuple[Example, ...] = Field(default=(), max_length=64)
+    examples: tuple[Example, ...] = Field(default=(), max_length=64, description="Shown before the row's own text.")
     instruction: Text | None = Field(default=None, description="Replaces the recipe's own system text.")
     calibration: Literal["none", "contextual", "batch"] = Field(
         default="batch",
@@ -118,18 +94,19 @@ class Generate(Spec):
     """A sandboxed Jinja template over the row's columns -> free text."""
 
     kind: Literal["generate"] = "generate"
-    template: Annotated[str, Field(min_length=1, max_length=100_000)]
-    system: Text | None = None
+    template: Annotated[str, Field(min_length=1, max_length=100_000)] = Field(
+        description="Jinja template over the row's columns."
+    )
+    system: Text | None = Field(default=None, description="The system prompt.")
     format: OutputFormat | None = Field(default=None, description="What answers are held to; none: free text.")
-    # Filled in at submission from the template's variables; a client need not send it.
-    columns: tuple[Name, ...] = ()
+    columns: tuple[Name, ...] = Field(default=(), description="Filled in at submission from the template's variables.")
 
 
 class Chat(Spec):
     """A column of messages (list of structs with role and content, or JSON text of the same) -> the next message."""
 
     kind: Literal["chat"] = "chat"
-    column: Name = "messages"
+    column: Name = Field(default="messages", description="Input column with the messages.")
     format: OutputFormat | None = Field(default=None, description="What answers are held to; none: free text.")
 
     @property
@@ -141,7 +118,7 @@ class Extract(SchemaOptions):
     """One text column -> JSON of a schema, and one typed column per property of the job's schema."""
 
     kind: Literal["extract"] = "extract"
-    column: Name = "text"
+    column: Name = Field(default="text", description="Input column with the text.")
     instruction: Text | None = Field(default=None, description="Replaces the recipe's own words; the schema follows.")
 
     @property
@@ -153,7 +130,7 @@ class OpenAI(Spec):
     """A column of OpenAI request bodies, as JSON text -> the choices that the API answers them with."""
 
     kind: Literal["openai"] = "openai"
-    column: Name = "body"
+    column: Name = Field(default="body", description="Input column with the request bodies.")
     endpoint: Literal["/v1/chat/completions", "/v1/completions"] = Field(
         default="/v1/chat/completions",
         description="What the bodies are for. Each brings its own sampling and format; its `model` is not read.",
@@ -176,13 +153,17 @@ class OnlyNew(Spec):
 class JobSpec(Spec):
     """A job. `input` and `output` are places under the configured roots: a path, file:///…, or s3://bucket/key."""
 
-    input: Annotated[str, Field(min_length=1, max_length=4096)]
+    input: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
+        description="File, folder or pattern with `*`, or an upload's `uri`."
+    )
     output: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
         default=None, description="Folder for the result, empty or absent before; none: one made by the service."
     )
-    recipe: Recipe
-    model: Annotated[str, Field(min_length=1, max_length=4096)]
-    sampling: SamplingSpec = SamplingSpec()
+    recipe: Recipe = Field(description="How a row becomes a prompt, and an answer columns.")
+    model: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
+        description="Model name, folder, .gguf file or hub id."
+    )
+    sampling: SamplingSpec = Field(default=SamplingSpec(), description="How tokens are chosen.")
     keep_columns: tuple[Name, ...] | None = Field(default=None, description="Input columns to carry over; none: all.")
     output_prefix: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_]*$")] = Field(
         default="",

@@ -10,7 +10,8 @@ from typing import Literal, TypeAlias
 
 import jinja2
 
-from db.specs import JobSpec, SamplingSpec
+from db.sampling import SamplingSpec
+from db.specs import JobSpec
 from engine.errors import EngineError
 from engine.format import Format
 from engine.request import FinishReason, Output, Request, SamplingParams

@@ -61,8 +61,8 @@ def create(
 def listing(
     services: ServicesDep,
     tenant: TenantDep,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    after: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=100, description="Most entries of a page.")] = 20,
+    after: Annotated[str | None, Query(description="Id of the last entry of the page before.")] = None,
 ) -> dict[str, Any]:
     """Newest first, a page at a time."""
     with services.sessions.begin() as session:

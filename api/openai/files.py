@@ -118,10 +118,10 @@ def _chunks(file: BinaryIO) -> Iterator[bytes]:
 def listing(
     services: ServicesDep,
     tenant: TenantDep,
-    purpose: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
-    order: Literal["asc", "desc"] = "desc",
-    after: str | None = None,
+    purpose: Annotated[str | None, Query(description="Files of this purpose alone.")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="Most entries of a page.")] = 10_000,
+    order: Annotated[Literal["asc", "desc"], Query(description="By age; newest first without.")] = "desc",
+    after: Annotated[str | None, Query(description="Id of the last entry of the page before.")] = None,
 ) -> dict[str, Any]:
     """Files of a purpose, or all of them, a page at a time."""
     with services.sessions.begin() as session:

@@ -24,16 +24,16 @@ class _Request(BaseModel):
 
 
 class ExpiresAfter(_Request):
-    anchor: Literal["created_at"]
-    seconds: ExpirySeconds
+    anchor: Literal["created_at"] = Field(description="From when on `seconds` count.")
+    seconds: ExpirySeconds = Field(description="Life of the file.")
 
 
 class BatchRequest(_Request):
-    input_file_id: Annotated[str, Field(min_length=1, max_length=64)]
-    endpoint: str
-    completion_window: str
-    metadata: dict[str, str] | None = None
-    output_expires_after: ExpiresAfter | None = None
+    input_file_id: Annotated[str, Field(min_length=1, max_length=64)] = Field(description="A file of purpose `batch`.")
+    endpoint: str = Field(description="`/v1/chat/completions` or `/v1/completions`, that of every line.")
+    completion_window: str = Field(description="`24h`, or another of NIGHTMILL_OPENAI_COMPLETION_WINDOWS.")
+    metadata: dict[str, str] | None = Field(default=None, description="Up to 16 pairs of text, kept with the batch.")
+    output_expires_after: ExpiresAfter | None = Field(default=None, description="Life of output and error file.")
 
     @field_validator("metadata", mode="before")
     @classmethod
@@ -52,8 +52,10 @@ class UploadRequest(_Request):
 
 
 class CompleteRequest(_Request):
-    part_ids: Annotated[list[str], Field(min_length=1, max_length=100_000)]
-    md5: str | None = None
+    part_ids: Annotated[list[str], Field(min_length=1, max_length=100_000)] = Field(
+        description="The parts in their order."
+    )
+    md5: str | None = Field(default=None, description="Of the whole file; checked if given.")
 
 
 def check_metadata(pairs: dict[str, Any]) -> None:

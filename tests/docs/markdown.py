@@ -76,7 +76,9 @@ def default(schema: Schema, required: bool) -> str:
 
 
 def meaning(schema: Schema) -> str:
-    told = schema.get("description", "")
+    told = schema.get("description") or next((meaning(each) for each in schema.get("anyOf", ()) if each), "")
+    if not schema.get("description") and "anyOf" in schema:
+        return told
     limits = bounds(schema)
     return f"{told} ({limits})".strip() if limits else told
 

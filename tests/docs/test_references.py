@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 import typer
 
@@ -9,6 +12,7 @@ from api.app import create_app
 from api.cli import app as command_line
 from db.settings import Settings
 from tests.docs import api_reference, commands_reference, references
+from tests.docs.markdown import meaning
 
 
 @pytest.mark.parametrize("name", references.PAGES)
@@ -44,6 +48,29 @@ def test_every_route_has_a_meaning_and_a_key() -> None:
     }
     assert [route for route, operation in operations.items() if not operation.get("description")] == []
     assert {route for route in operations if keys[route] == "none"} == {("GET", "/healthz"), ("GET", "/readyz")}
+
+
+def test_everything_that_a_client_sends_has_a_meaning() -> None:
+    """Bodies, with the models in them, and parameters other than the id of the thing itself."""
+    document = create_app(Settings()).openapi()
+    models = document["components"]["schemas"]
+    operations = [each for methods in document["paths"].values() for each in methods.values()]
+    found = set(re.findall(r"schemas/(\w+)", json.dumps([each.get("requestBody", {}) for each in operations])))
+    while True:
+        inner = set(re.findall(r"schemas/(\w+)", json.dumps([models[name] for name in found]))) | found
+        if inner == found:
+            break
+        found = inner
+    fields = [(name, field, each) for name in found for field, each in models[name].get("properties", {}).items()]
+    fields += [
+        (operation["operationId"], each["name"], {"description": each.get("description"), **each["schema"]})
+        for operation in operations
+        for each in operation.get("parameters", [])
+        if each["in"] != "path"
+    ]
+    assert len(fields) > 100
+    mute = [(name, field) for name, field, each in fields if not meaning(each) and "const" not in each]
+    assert mute == []
 
 
 def test_a_secret_is_not_shown() -> None:

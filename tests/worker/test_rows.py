@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from db.specs import Generate, JobSpec, Label, SamplingSpec, Summarize
+from db.sampling import SamplingSpec
+from db.specs import Generate, JobSpec, Label, Summarize
 from engine.request import FinishReason, Output, SamplingParams, TokenLogprobs
 from tests.worker.fakes import ROLES, FakeTokenizer
 from worker.recipes import RowRefused, build
