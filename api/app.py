@@ -105,10 +105,14 @@ def serve(settings: Settings, listener: socket.socket | None = None) -> None:
     app = exposed(settings)
     import uvicorn  # Imported where used: an app under test needs no server.
 
+    from db import log
+
+    log.configure(settings)
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
+        log_config=None,  # ours
         log_level=settings.log_level,
         access_log=settings.log_level == "debug",
         timeout_graceful_shutdown=5,

@@ -17,10 +17,10 @@ import pyarrow as pa
 import structlog
 from celery import Celery, signals
 
+from db import log as logs
 from db.session import connect, migrate, session_factory
 from db.settings import Settings
 from db.tracing import Tracer, TracingMissing, tracer
-from worker import log as logs
 from worker.models import earlier_results, load_model, numerics
 from worker.process import Process
 from worker.runner import Runner

@@ -9,6 +9,8 @@ import threading
 import time
 from typing import Any
 
+import structlog
+
 from api.deps import Services
 from api.openai import rendering, work
 from api.openai.conversion import Conversion, FileRefused
@@ -67,7 +69,8 @@ class Keeper(threading.Thread):
             if batch is None:
                 break
             count += 1
-            self._bring_on(batch)
+            with structlog.contextvars.bound_contextvars(batch=batch.id, job=batch.job_id):
+                self._bring_on(batch)
         with self._services.sessions.begin() as session:
             openai_files.expire(session, self._services.settings)
         if time.monotonic() - self._tidied_at > TIDY_SECONDS:
@@ -84,9 +87,9 @@ class Keeper(threading.Thread):
             else:
                 self._close(batch)
         except (Lost, work.CalledOff):
-            log.info("batch %s is not ours to go on with", batch.id)
+            log.info("the batch is not ours to go on with")
         except Exception:
-            log.exception("batch %s: broke off, and is tried again", batch.id)
+            log.exception("the batch broke off, and is tried again")
             with self._services.sessions.begin() as session:
                 openai_batches.give_back(session, batch, RETRY_SECONDS)
 

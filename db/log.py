@@ -1,4 +1,8 @@
-"""Logs: one structured line per event, with the ids of the job and the shard where there are any."""
+"""Logs of API and workers: one structured line per event, with the ids of what it is about.
+
+The ids that a piece of work has (job, shard, batch) are bound to its context, structlog.contextvars, and stand in every
+line of it, those of libraries included.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,10 @@ import structlog
 from structlog.typing import Processor
 
 from db.settings import Settings
+
+# Celery reports each task's receipt and end at `info`, which says a shard's own events twice; httpx each address that
+# it asks, and that of a webhook may hold a secret.
+QUIET = ("celery", "httpx")
 
 
 def configure(settings: Settings) -> None:
@@ -34,8 +42,8 @@ def configure(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
-    # Celery reports each task's receipt and end at this level: with a shard's own events that says everything twice.
-    logging.getLogger("celery").setLevel(max(root.level, logging.WARNING))
+    for name in QUIET:
+        logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
 
 
 def _console() -> structlog.dev.ConsoleRenderer:
