@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import torch
@@ -104,8 +106,17 @@ class KVCache:
             assert self._tensors is None, "the cache holds tensors"
             num_layers, num_kv_heads, head_dim = self._shape
             num_bytes = cache_bytes(self.num_blocks * self.block_size, num_kv_heads, head_dim, self.dtype)
-            self._tiles = torch.zeros((num_layers, num_bytes), dtype=torch.uint8, device=self.device)
+            self._tiles = _zero_bytes(num_layers * num_bytes).view(num_layers, num_bytes)
         return self._tiles
+
+
+def _zero_bytes(count: int) -> Tensor:
+    """In huge pages where the system has them, as attention reads from all over; all there from the beginning, so that
+    no step waits for a page."""
+    memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(AttributeError, OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8).zero_()
 
 
 def _bytes_per_block(block_size: int, num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:

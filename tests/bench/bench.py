@@ -53,7 +53,7 @@ class Entry:
 
 
 ENTRIES = {
-    "nightmill-fp32": Entry("nightmill", None, None, ("--dtype", "fp32")),
+    "nightmill-fp32": Entry("nightmill", None, None, ("--dtype", "fp32", "--cache-bytes", str(2 << 30))),
     "nightmill-int8": Entry("nightmill", None, None, ("--dtype", "int8")),
     "openvino-int8": Entry("openvino", "openvino", "smollm2-ov-int8"),
     "vllm-fp32": Entry("vllm", "vllm", "smollm2-hf"),

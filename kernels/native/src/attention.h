@@ -25,6 +25,13 @@ struct Queries {
   float scale;
 };
 
+// Positions [0, stop) of a sequence, of one key/value head.
+struct Context {
+  const int32_t* blocks;
+  int head;
+  int stop;
+};
+
 // A thread's working memory for `num_rows` rows.
 template <class F>
 struct AttentionScratch {
@@ -52,21 +59,23 @@ class Attention {
  public:
   Attention(const Queries& queries, AttentionScratch<F>& scratch) : q_(queries), s_(scratch) {}
 
-  // Row r's result goes to out + (r / group) * out_stride + (r % group) * dim.
-  void compute(const LayerCache<F>& cache, const int32_t* blocks, int head, float* out, ptrdiff_t out_stride) {
+  // Row r's result goes to out + (r / group) * out_stride + (r % group) * dim. The beginning of `next` is fetched into the
+  // cache meanwhile.
+  void compute(const LayerCache<F>& cache, const Context& own, const Context& next, float* out, ptrdiff_t out_stride) {
     const size_t rows = static_cast<size_t>(q_.num_rows);
     std::fill_n(s_.outputs.begin(), rows * static_cast<size_t>(q_.dim), 0.0f);
     std::fill_n(s_.total.begin(), rows, 0.0f);
     std::fill_n(s_.most.begin(), rows, MASKED);
-    const int stop = q_.position + (q_.num_rows - 1) / q_.group + 1;
-    for (int first = 0; first < stop; first += CHUNK) {
-      num_tiles_ = (std::min(stop - first, CHUNK) + TILE - 1) / TILE;
+    for (int first = 0; first < own.stop; first += CHUNK) {
+      num_tiles_ = tiles_of(own, first);
       for (int i = 0; i < TILES_PER_CHUNK; i++) {
-        const int own = std::min(i, num_tiles_ - 1);  // a missing tile is masked, whatever it holds
-        char* scratch = s_.gathered.get() + static_cast<size_t>(own) * Tile<F>::bytes(q_.dim);
-        if (i == own) tiles_[i] = cache.positions(blocks, first + own * TILE, stop, head, scratch);
-        else tiles_[i] = tiles_[own];
+        const int known = std::min(i, num_tiles_ - 1);  // a missing tile is masked, whatever it holds
+        char* scratch = s_.gathered.get() + static_cast<size_t>(known) * Tile<F>::bytes(q_.dim);
+        if (i == known) tiles_[i] = cache.positions(own.blocks, first + known * TILE, own.stop, own.head, scratch);
+        else tiles_[i] = tiles_[known];
       }
+      if (first + CHUNK < own.stop) look_ahead(cache, own, first + CHUNK);
+      else look_ahead(cache, next, 0);
       score();
       weigh(first);
       gather();
@@ -80,6 +89,27 @@ class Attention {
   }
 
  private:
+  static int tiles_of(const Context& context, int first) {
+    return (std::min(context.stop - first, CHUNK) + TILE - 1) / TILE;
+  }
+
+  // Distances from this chunk's tiles to those of the chunk after it. What is gathered is near already.
+  void look_ahead(const LayerCache<F>& cache, const Context& context, int first) {
+    const int count = cache.whole_tiles() ? tiles_of(context, first) : 0;
+    for (int i = 0; i < TILES_PER_CHUNK; i++) {
+      ptrdiff_t distance = 0;
+      if (i < count) {
+        const Tile<F> tile = cache.tile(cache.slot_of(context.blocks, first + i * TILE), context.head);
+        distance = tile.data - tiles_[i].data;
+        if constexpr (F::FORMAT == Format::INT8) {
+          _mm_prefetch(reinterpret_cast<const char*>(tile.key_scales()), _MM_HINT_T1);
+          _mm_prefetch(reinterpret_cast<const char*>(tile.value_scales()), _MM_HINT_T1);
+        }
+      }
+      ahead_[2 * i] = ahead_[2 * i + 1] = distance;
+    }
+  }
+
   static constexpr int TILE_VECTORS = TILE / LANES;
   static constexpr ptrdiff_t SCORE_BYTES = CHUNK * 4;
   // Bytes of a row's weights; int8 has its high bytes in the first half and its low bytes in the second.
@@ -103,7 +133,8 @@ class Attention {
     for (int v = 0; v < num_vectors(); v += 2) {
       const char* key0 = tiles_[v / TILE_VECTORS].key() + v % TILE_VECTORS * VECTOR_BYTES;
       const char* key1 = tiles_[(v + 1) / TILE_VECTORS].key() + (v + 1) % TILE_VECTORS * VECTOR_BYTES;
-      const Packed keys{&key0, 1, q_.dim / F::GROUP, {0, key1 - key0}, TILE * 4, 0};
+      const ptrdiff_t ahead[2] = {ahead_[2 * (v / TILE_VECTORS)], ahead_[2 * ((v + 1) / TILE_VECTORS)]};
+      const Packed keys{&key0, 1, q_.dim / F::GROUP, {0, key1 - key0}, TILE * 4, ahead};
       char* out = reinterpret_cast<char*>(s_.scores.data()) + v * VECTOR_BYTES;
       for_each_tile<F>(q_.num_rows, [&](int row, int height) {
         multiply_rows<F>(height, q_.rows.data + row * q_.rows.stride, q_.rows.stride, q_.rows.starts + row, keys,
@@ -174,7 +205,7 @@ class Attention {
     for (int i = 0; i < num_tiles_; i++) values[i] = tiles_[i].value();
     for (int v = 0; v < q_.dim / LANES; v += 2) {
       const Packed packed{values, num_tiles_, TILE / F::GROUP, {v * VECTOR_BYTES, (v + 1) * VECTOR_BYTES},
-                          static_cast<ptrdiff_t>(q_.dim) * 4, 0};
+                          static_cast<ptrdiff_t>(q_.dim) * 4, ahead_};
       for_each_tile<F>(q_.num_rows, [&](int row, int height) { gather_tile(row, height, v, packed); });
     }
   }
@@ -209,6 +240,7 @@ class Attention {
   const Queries& q_;
   AttentionScratch<F>& s_;
   Tile<F> tiles_[TILES_PER_CHUNK] = {};
+  ptrdiff_t ahead_[2 * TILES_PER_CHUNK] = {};  // bytes, two of each tile
   int num_tiles_ = 0;
 };
 

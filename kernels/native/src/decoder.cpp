@@ -11,6 +11,7 @@ namespace nightmill {
 namespace {
 
 constexpr int MOST_TILE_ROWS = 56;
+constexpr int FEW_PIECES = 16;  // for a thread
 
 // Rows [first(i), first(i + 1)) are tile i. Tiles are as many as keep all threads busy to the end.
 struct Tiles {
@@ -122,8 +123,15 @@ void Decoder::begin_tile(int i_layer, int first, int rows, Workspace& work) {
 
 void Decoder::attend(int i_layer, const std::vector<Piece>& pieces, int i_thread) {
   const int heads = weights_.shape.num_kv_heads, count = static_cast<int>(pieces.size()) * heads;
-  for (int i = pool_->next_task(); i < count; i = pool_->next_task())
-    heads_->attend(*step_, i_layer, pieces[static_cast<size_t>(i / heads)], i % heads, i_thread, attended_.data());
+  const auto turn = [&](int i) { return Turn{pieces[static_cast<size_t>(i / heads)], i % heads}; };
+  // The heads of a piece lie beside each other in memory: one thread takes them all where there are pieces enough.
+  const int together = count >= FEW_PIECES * heads * pool_->num_threads() ? heads : 1;
+  for (int task = pool_->next_task(); task * together < count; task = pool_->next_task()) {
+    const int first = task * together, next_task = std::min(first + pool_->num_threads() * together, count - 1);
+    for (int i = first; i < first + together; i++)
+      heads_->attend(*step_, i_layer, turn(i), turn(i + 1 < first + together ? i + 1 : next_task), i_thread,
+                     attended_.data());
+  }
 }
 
 // The end of the last layer and the final norm, for some of the logit rows.

@@ -70,7 +70,8 @@ class HeadsIn final : public Heads {
     }
   }
 
-  void attend(const Step& step, int i_layer, const Piece& piece, int head, int i_thread, float* attended) override {
+  void attend(const Step& step, int i_layer, Turn turn, Turn next, int i_thread, float* attended) override {
+    const auto [piece, head] = turn;
     const int first = first_query(head, piece.first_row), group = shape_.group();
     const Left rows{queries_.get() + static_cast<size_t>(first) * row_bytes(), static_cast<ptrdiff_t>(row_bytes()),
                     scales_.data() + first, starts_.data() + first};
@@ -82,8 +83,8 @@ class HeadsIn final : public Heads {
                           1.0f / std::sqrt(static_cast<float>(shape_.head_dim))};
     const ptrdiff_t stride = shape_.query_columns();
     Attention<F>(queries, *scratch_[static_cast<size_t>(i_thread)])
-        .compute(layer_cache(step, i_layer), step.block_tables + static_cast<ptrdiff_t>(piece.slice) * step.table_width,
-                 head, attended + piece.first_row * stride + head * group * dim_, stride);
+        .compute(layer_cache(step, i_layer), context(step, turn), context(step, next),
+                 attended + piece.first_row * stride + head * group * dim_, stride);
   }
 
  private:
@@ -91,6 +92,11 @@ class HeadsIn final : public Heads {
 
   // Queries lie by key/value head, so that the rows of a piece follow each other.
   int first_query(int head, int row) const { return (head * room_ + row) * shape_.group(); }
+
+  static Context context(const Step& step, Turn turn) {
+    return {step.block_tables + static_cast<ptrdiff_t>(turn.piece.slice) * step.table_width, turn.head,
+            static_cast<int>(step.positions[turn.piece.first_row]) + turn.piece.num_tokens};
+  }
 
   LayerCache<F> layer_cache(const Step& step, int i_layer) const {
     return {step.cache + i_layer * step.layer_bytes, shape_.num_kv_heads, dim_, step.block_size};

@@ -100,10 +100,10 @@ void multiply(const Left& left, int rows, const Matrix& matrix, int first, int l
   if constexpr (F::FORMAT == Format::FP32)
     if (matrix.codes.bits != 0) return multiply_in_codes(left, rows, matrix, first, last, sink);
   alignas(64) char sums[F::MOST_ROWS * PANEL * 4];
+  const ptrdiff_t bytes = static_cast<ptrdiff_t>(matrix.panel_bytes()), ahead[2] = {bytes, bytes};
   for (int panel = first; panel < last; panel++) {
-    const char* data = matrix.data.get() + static_cast<size_t>(panel) * matrix.panel_bytes();
-    const Packed packed{&data, 1, matrix.steps, {0, VECTOR_BYTES}, 2 * VECTOR_BYTES,
-                        static_cast<ptrdiff_t>(matrix.panel_bytes())};
+    const char* data = matrix.data.get() + panel * bytes;
+    const Packed packed{&data, 1, matrix.steps, {0, VECTOR_BYTES}, 2 * VECTOR_BYTES, ahead};
     const Finish<F> finish{left, matrix.scales.data() + panel * PANEL};
     const float* bias = matrix.bias.empty() ? nullptr : matrix.bias.data() + panel * PANEL;
     for_each_tile<F>(rows, [&](int row, int height) {

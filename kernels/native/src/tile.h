@@ -14,14 +14,15 @@ constexpr int PANEL = 2 * LANES;
 constexpr int VECTOR_BYTES = LANES * 4;
 
 // The packed side: `num_parts` stretches of `steps` words per column, each step `stride` bytes after the one before.
-// Column vector v of part i begins at parts[i] + offsets[v].
+// Column vector v of part i begins at parts[i] + offsets[v]. Beside each word that is used, the one 2 * i + v of `ahead`
+// bytes after it is fetched into the cache.
 struct Packed {
   const char* const* parts;
   int num_parts;
   int steps;
   ptrdiff_t offsets[2];
   ptrdiff_t stride;
-  ptrdiff_t ahead;  // bytes: what is fetched into the cache beside each word that is used
+  const ptrdiff_t* ahead;  // [2 * num_parts]
 };
 
 // Rows: `a` is the first row's words, over all parts one after the other, `a_stride` bytes from row to row. A row's sums
@@ -41,11 +42,12 @@ void multiply_tile(const char* a, ptrdiff_t a_stride, const int32_t* starts, con
   for (int i_part = 0; i_part < b.num_parts; i_part++) {
     const char* w0 = b.parts[i_part] + b.offsets[0];
     const char* w1 = b.parts[i_part] + b.offsets[1];
+    const ptrdiff_t ahead0 = b.ahead[2 * i_part], ahead1 = b.ahead[2 * i_part + 1];
     for (int k = 0; k < b.steps; k++) {
       const auto x0 = F::right(load_words(w0));
       const auto x1 = F::right(load_words(w1));
-      _mm_prefetch(w0 + b.ahead, _MM_HINT_T1);
-      _mm_prefetch(w1 + b.ahead, _MM_HINT_T1);
+      _mm_prefetch(w0 + ahead0, _MM_HINT_T1);
+      _mm_prefetch(w1 + ahead1, _MM_HINT_T1);
       w0 += b.stride;
       w1 += b.stride;
 #pragma GCC unroll 16
