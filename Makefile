@@ -35,6 +35,7 @@ test-slow: $(VENV)/installed-dev  ## The tests that take minutes
 	$(BIN)/pytest -m slow --timeout 1800
 
 faults: $(VENV)/installed-dev  ## Kill and cut real processes: RUNS=3 on disks, BUCKET_RUNS=1 in a bucket; writes docs/faults.md
+	-$(BIN)/python -m pip install --quiet libfaketime  # needs a compiler; without it the test of wrong clocks is skipped
 	$(BIN)/python -m tests.faults.runs
 
 bench: $(VENV)/installed-dev  ## Throughput beside other engines, as far as their environments are there

@@ -27,7 +27,7 @@ from db.session import MIGRATIONS, connect, migrate, session_factory
 from db.settings import Settings
 from tests.api.conftest import MemoryQueue
 from tests.faults.rig import Outcome, Rig, on_disks
-from tests.faults.servers import RedisServer, freeze, thaw
+from tests.faults.servers import RedisServer, eventually, freeze, thaw
 from tests.faults.tally import Report
 from tests.worker.factories import ECHO, spec_of, write_texts
 
@@ -189,7 +189,9 @@ def test_random_faults(rig_on: RigOn, redis_server: RedisServer, own_postgres: s
         assert names >= {"_SUCCESS", "_manifest.json"}
         assert "_tmp" not in names
     client = redis.Redis(port=redis_server.port)
-    assert client.hlen("unacked") == 0
+    # A worker that is killed with messages in its hands, one per thread at most, leaves them there until they expire.
+    left_behind = 2 * faults["kill"]
+    eventually(lambda: client.hlen("unacked") <= left_behind, "nothing piles up in the broker")
     client.close()
     assert httpx.get(f"{url}/readyz", timeout=120).status_code == 200
     assert all(psutil.Process(process.pid).num_fds() < 200 for process in (*rig.api, *rig.crew.processes))
