@@ -18,7 +18,7 @@ from db import control
 from db.errors import JobNotCancellable
 from db.models import JobStatus, Shard, ShardStatus
 from tests.faults.points import POINTS
-from tests.faults.rig import Outcome, Rig, read
+from tests.faults.rig import Outcome, Rig, on_disks, read
 from tests.faults.servers import eventually
 from tests.faults.tally import Report
 from tests.faults.test_workers import completed
@@ -147,6 +147,7 @@ def test_a_signal_that_comes_twice(rig_on: RigOn, report: Report, name: str) -> 
     report.add(f"{name} twice (seconds until it has left)", completed(rig, 1000), seconds, number=10)
 
 
+@on_disks("an object store refuses what is signed at another hour, and the job says storage_refused")
 def test_clocks_that_are_three_hours_off(rig_on: RigOn, own_postgres: str, report: Report) -> None:
     """Leases are compared on the database's clock alone: nobody takes over early, and nothing waits for hours."""
     libfaketime = pytest.importorskip("libfaketime", reason="no libfaketime to shift a process's clock with")
