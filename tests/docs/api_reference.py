@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -135,17 +138,7 @@ def problems() -> str:
         (int(status), code_of(error), title, " ".join((error.__doc__ or "").split("\n\n")[0].split()))
         for error, (status, title) in errors.TABLE.items()
     }
-    found |= {
-        (
-            422,
-            "`invalid_request`",
-            "The request is not valid",
-            "A field is missing, unknown or of a wrong type; `errors` lists all.",
-        ),
-        (503, "`database_unavailable`", "The database is not available", "`Retry-After` says when to try again."),
-        (503, "`storage_unavailable`", "The object store is not available", "`Retry-After` says when to try again."),
-        (500, "`internal_error`", "Unexpected error", "The server's log has the details."),
-    }
+    found |= set(told())
     types = ", ".join(f"`{name}` ({status})" for status, name in TYPES.items())
     return (
         "An error is `application/problem+json` (RFC 9457); `code` is for programs and does not change.\n\n"
@@ -157,6 +150,27 @@ def problems() -> str:
         '`{"error": {"message", "type", "param", "code"}}` instead, and with 400 where the others have 422;\ntypes: '
         f"{types}, else `invalid_request_error`, and\n`server_error` from 500 on.\n\n"
     )
+
+
+def told() -> Iterator[tuple[int, str, str, str]]:
+    """The problems that the API makes by itself, as they stand in its sources."""
+    for path in sorted(Path(errors.__file__).parent.rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "Problem":
+                parts = {each.arg: each.value for each in call.keywords}
+                title, code, detail = parts.get("title"), parts.get("code"), parts.get("detail")
+                if isinstance(title, ast.Constant) and code is not None:
+                    name = code.value if isinstance(code, ast.Constant) else eval(ast.unparse(code), vars(errors))
+                    status = int(eval(ast.unparse(parts["status"]), {"HTTPStatus": HTTPStatus}))
+                    yield status, f"`{name}`", str(title.value), literal(detail)
+
+
+def literal(node: ast.expr | None) -> str:
+    """A text of the sources, with … for what is filled in; nothing where all of it is."""
+    if isinstance(node, ast.JoinedStr):
+        parts = [each.value if isinstance(each, ast.Constant) else "…" for each in node.values]
+        return "".join(map(str, parts))
+    return str(node.value) if isinstance(node, ast.Constant) else ""
 
 
 def code_of(error: type[DomainError]) -> str:

@@ -11,6 +11,7 @@ from tests.docs.pages import examples, text
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.model
 def test_the_answers_are_the_models(tmp_path: Path, demo_model: Path) -> None:
     assert text(outputs.PAGE) == outputs.render({"NIGHTMILL_HOME": str(tmp_path / "home")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 
@@ -10,9 +11,11 @@ import typer
 
 from api.app import create_app
 from api.cli import app as command_line
+from db.errors import InvalidDataset
 from db.settings import Settings
 from tests.docs import api_reference, commands_reference, references
 from tests.docs.markdown import meaning
+from tests.docs.pages import ROOT
 
 
 @pytest.mark.parametrize("name", references.PAGES)
@@ -71,6 +74,18 @@ def test_everything_that_a_client_sends_has_a_meaning() -> None:
     assert len(fields) > 100
     mute = [(name, field) for name, field, each in fields if not meaning(each) and "const" not in each]
     assert mute == []
+
+
+def test_every_code_of_a_dataset_is_told() -> None:
+    calls = (
+        call.args[0].value
+        for package in ("api", "db", "worker")
+        for path in (ROOT / package).rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("InvalidDataset")
+        if call.args and isinstance(call.args[0], ast.Constant)
+    )
+    assert {f"`{code}`" for code in calls} == set(api_reference.code_of(InvalidDataset).split(", "))
 
 
 def test_a_secret_is_not_shown() -> None:
