@@ -118,6 +118,10 @@ def test_a_worker_host_cut_off_and_healed(
         "NIGHTMILL_REDIS_URL": through(redis_server.url, wires[0].address),
         "NIGHTMILL_DATABASE_URL": through(own_postgres, wires[1].address),
     }
+    if rig.bucket is not None:
+        endpoint = rig.bucket.service.endpoint
+        wires.append(Proxy(("127.0.0.1", int(endpoint.rpartition(":")[2])), host.gateway))
+        there["NIGHTMILL_S3_ENDPOINT"] = through(endpoint, wires[-1].address)
     try:
         rig.submit(1500)
         lonely = rig.crew.hire(*host.prefix, **there)
