@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
+from api.frames import Library, frame, require
+from api.plain import plain_job
 from api.result_schemas import ErrorFile, ErrorPage, ResultFile, ResultPage
 from api.schedule_client import Schedules
 from api.schemas import JobPage, JobRequest, JobView, UploadView
 from api.system_views import Health, ModelList, WorkerList
 from api.transport import RequestRefused, ResultsPartial, Told, Transport, chunks, told_of
 from api.webhook_views import DeliveryPage, WebhookList, WebhookView
-from db.json_schemas import as_schema
 from db.models import JobStatus
 from db.settings import Settings
 
@@ -71,7 +72,7 @@ class Client:
 
     def submit(self, job: JobRequest | Mapping[str, Any], *, idempotency_key: str | None = None) -> JobView:
         """Create a job. Without a key one is made up, so that a retried request cannot create two."""
-        body = job.model_dump(mode="json", exclude_none=True) if isinstance(job, JobRequest) else _plain(dict(job))
+        body = job.model_dump(mode="json", exclude_none=True) if isinstance(job, JobRequest) else plain_job(dict(job))
         key = idempotency_key or body.pop("idempotency_key", None) or str(uuid.uuid4())
         answer = self._transport.call("POST", "/v1/jobs", json=body, headers={"Idempotency-Key": key})
         return JobView.model_validate(answer.json())
@@ -218,6 +219,13 @@ class Client:
                     yield from part.iter_batches(columns=None if columns is None else list(columns))
                 path.unlink()
 
+    def frames(
+        self, job_id: str, library: Library = "pandas", *, columns: Sequence[str] | None = None, partial: bool = False
+    ) -> Iterator[Any]:
+        """The same as data frames of pandas or polars. Raises FrameLibraryMissing before anything is fetched."""
+        require(library)
+        return (frame(batch, library) for batch in self.batches(job_id, columns=columns, partial=partial))
+
     def models(self) -> ModelList:
         return ModelList.model_validate(self._transport.call("GET", "/v1/models").json())
 
@@ -231,18 +239,3 @@ class Client:
             return answer is not None and Health.model_validate(answer.json()).status == "ok"
         except ValueError:  # Something else answers there.
             return False
-
-
-def _plain(job: dict[str, Any]) -> dict[str, Any]:
-    """The job with its Pydantic models as schemas."""
-
-    def plain(part: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: as_schema(value) if name == "json_schema" else value for name, value in part.items()}
-
-    recipe = job.get("recipe")
-    if isinstance(recipe, Mapping):
-        recipe = plain(recipe)
-        if isinstance(recipe.get("format"), Mapping):
-            recipe["format"] = plain(recipe["format"])
-        job["recipe"] = recipe
-    return job

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from pydantic import BaseModel
 from api import transport
 from api.client import Client
 from api.deps import Services
+from api.frames import FrameLibraryMissing
 from api.schemas import JobRequest
 from api.transport import DownloadCorrupt, RequestRefused, ServerUnreachable
 from db.formats import JsonSchemaFormat
@@ -98,6 +100,10 @@ def test_a_job_from_upload_to_batches(client: Client, services: Services, tweets
     assert client.wait(job.id).counts.succeeded == 3
     batches = list(client.batches(job.id, columns=["id"]))
     assert [batch.to_pydict() for batch in batches] == [{"id": [1, 2]}, {"id": [3]}]
+    for library in ("pandas", "polars"):
+        frames = list(client.frames(job.id, library, columns=["id"]))
+        assert {type(each).__module__.partition(".")[0] for each in frames} == {library}
+        assert [list(each["id"]) for each in frames] == [[1, 2], [3]]
     sizes.clear()
     paths = client.download(job.id, tmp_path / "fetched", told=sizes.append)
     assert sizes == [len(part([1, 2])), len(part([3]))]
@@ -105,6 +111,12 @@ def test_a_job_from_upload_to_batches(client: Client, services: Services, tweets
     assert [path.name for path in paths] == names
     assert sorted(path.name for path in (tmp_path / "fetched").iterdir()) == sorted(names)
     assert (tmp_path / "fetched" / "part-00001.parquet").read_bytes() == part([3])
+
+
+def test_frames_of_a_library_that_is_not_there(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(FrameLibraryMissing, match="'polars' are wanted, and it is not installed: pip install polars"):
+        client.frames("job_1", "polars")  # before anything is asked of the server
 
 
 def test_submitting_twice_with_one_key(client: Client, tweets: Path) -> None:
