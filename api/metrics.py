@@ -5,7 +5,7 @@ Workers are not scraped: each reports its engine's counters to the ledger every 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,6 +18,7 @@ from db.models import Worker
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 ENGINE = ("worker", "model")
 TOKENS = ("prompt", "cached", "output", "computed", "forced")
+Values = Sequence[tuple[tuple[str, ...], float]]  # of a family's series, by their labels
 
 
 class Metrics:
@@ -52,15 +53,15 @@ class _Ledger(Collector):
         yield from _engine(self._found.workers)
 
 
-def _gauge(name: str, text: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for key, value in values:
-        family.add_metric(key, value)
-    return family
+def _gauge(name: str, text: str, labels: tuple[str, ...], values: Values) -> Metric:
+    return _filled(GaugeMetricFamily(name, text, labels=labels), values)
 
 
-def _counter(name: str, text: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=labels)
+def _counter(name: str, text: str, labels: tuple[str, ...], values: Values) -> Metric:
+    return _filled(CounterMetricFamily(name, text, labels=labels), values)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
     for key, value in values:
         family.add_metric(key, value)
     return family
@@ -112,11 +113,11 @@ def _engine(found: list[Worker]) -> Iterator[Metric]:
     """What engines count grows until the worker loads another model; Prometheus takes that for a restart."""
     busy = [((worker.name, worker.model or ""), worker.stats) for worker in found if "steps" in worker.stats]
 
-    def plain(field: str) -> list[tuple[tuple[str, ...], float]]:
+    def plain(field: str) -> Values:
         return [(key, stats[field]) for key, stats in busy if field in stats]
 
-    def named(label: str, fields: dict[str, str]) -> tuple[tuple[str, ...], list[tuple[tuple[str, ...], float]]]:
-        values: list[tuple[tuple[str, ...], float]] = [
+    def named(label: str, fields: dict[str, str]) -> tuple[tuple[str, ...], Values]:
+        values: Values = [
             ((*key, name), stats[field]) for key, stats in busy for name, field in fields.items() if field in stats
         ]
         return (*ENGINE, label), values

@@ -16,7 +16,7 @@ from rich.table import Table
 from sqlalchemy.orm import Session
 
 from api.access_schemas import AuditView, KeyCreated, KeyList, KeyView, TenantList, TenantView
-from api.cli.friendly import EPILOG, Json, console, friendly, out, print_json
+from api.cli.friendly import EPILOG, Json, answer, console, friendly, out, print_json
 from db import audit, keys, tenants
 from db.accounts import DEFAULT, Role, Tenant
 from db.audit import Actor
@@ -70,10 +70,7 @@ def create_key(
         made = keys.create(session, tenant, role=role, name=name, expires_seconds=expires)
         audit.record(session, _here(tenant), "key.create", made.key.id, tenant=tenant, role=role.value)
     console.print(f"{made.key.id}: {role} of tenant {tenant}; send it as: Authorization: Bearer …", highlight=False)
-    if json:
-        print_json(KeyCreated(key=KeyView.of(made.key), secret=made.secret))
-    else:
-        out.print(made.secret, highlight=False, soft_wrap=True)
+    answer(json, KeyCreated(key=KeyView.of(made.key), secret=made.secret), made.secret)
 
 
 @keys_app.command("list", epilog=EPILOG)

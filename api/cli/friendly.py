@@ -70,6 +70,14 @@ def print_json(value: object) -> None:
     out.print_json(data=to_jsonable_python(value))
 
 
+def answer(json: bool, value: object, text: str) -> None:
+    """What a command is run for, on standard output: `value` as a JSON document, or `text` for people and scripts."""
+    if json:
+        print_json(value)
+    else:
+        out.print(text, highlight=False, soft_wrap=True)
+
+
 def fail(message: str, status: Exit) -> NoReturn:
     console.print(f"error: {shown(message)}", style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(status) from None

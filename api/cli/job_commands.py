@@ -11,7 +11,7 @@ from rich.table import Table
 
 from api.cli import serving
 from api.cli.follow import duration, follow, transfer
-from api.cli.friendly import EPILOG, Json, Url, console, friendly, out, print_json
+from api.cli.friendly import EPILOG, Json, Url, answer, console, friendly, out, print_json
 from api.cli.job_request import job_request
 from api.cli.options import JobOptions, OptionError, with_job_options
 from api.cli.run import exit_status, model_name, report
@@ -64,7 +64,7 @@ def submit(
             with transfer(f"uploading {path.name}", console, path.stat().st_size) as told:
                 uri = client.upload(path, told=told).uri
             job = client.submit(request.model_copy(update={"input": uri}))
-    _named(job, json)
+    answer(json, job, job.id)
 
 
 @app.command(epilog=EPILOG)
@@ -172,9 +172,7 @@ def cancel(job_id: Annotated[str, typer.Argument(metavar="JOB")], json: Json = F
     """Stop a job; rows that are finished are kept."""
     with serving.connected(Settings(), url) as client:
         job = client.cancel(job_id)
-    console.print(f"{job.id}: {job.status.value}", highlight=False)
-    if json:
-        print_json(job)
+    _changed(job, json)
 
 
 @app.command(epilog=EPILOG)
@@ -183,9 +181,7 @@ def pause(job_id: Annotated[str, typer.Argument(metavar="JOB")], json: Json = Fa
     """Begin nothing more of a job until it is resumed."""
     with serving.connected(Settings(), url) as client:
         job = client.pause(job_id)
-    console.print(f"{job.id}: {job.status.value}", highlight=False)
-    if json:
-        print_json(job)
+    _changed(job, json)
 
 
 @app.command(epilog=EPILOG)
@@ -194,9 +190,7 @@ def resume(job_id: Annotated[str, typer.Argument(metavar="JOB")], json: Json = F
     """Go on with a paused job."""
     with serving.connected(Settings(), url) as client:
         job = client.resume(job_id)
-    console.print(f"{job.id}: {job.status.value}", highlight=False)
-    if json:
-        print_json(job)
+    _changed(job, json)
 
 
 @app.command(epilog=EPILOG)
@@ -205,11 +199,10 @@ def retry(job_id: Annotated[str, typer.Argument(metavar="JOB")], json: Json = Fa
     """Try the failed rows of a job that has ended again, as a new job, and print its id."""
     with serving.connected(Settings(), url) as client:
         job = client.retry(job_id)
-    _named(job, json)
+    answer(json, job, job.id)
 
 
-def _named(job: JobView, json: bool) -> None:
+def _changed(job: JobView, json: bool) -> None:
+    console.print(f"{job.id}: {job.status.value}", highlight=False)
     if json:
         print_json(job)
-    else:
-        out.print(job.id, highlight=False)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from api.cli import access, bench, doctor, job_commands, run_batch, schedule_commands, serving, webhooks
 from api.cli import demo as demonstration
-from api.cli.friendly import EPILOG, Json, Url, console, friendly, out, print_json
+from api.cli.friendly import EPILOG, Json, Url, answer, console, friendly, out, print_json
 from api.cli.options import JobOptions, with_job_options
 from api.cli.run import exit_status, model_name, report
 from api.cli.run import run as run_job
@@ -145,10 +145,7 @@ def migrate(json: Json = False) -> None:
 def version(json: Json = False) -> None:
     """Print the version."""
     number = package_version("nightmill")
-    if json:
-        print_json({"version": number})
-    else:
-        out.print(number, highlight=False)
+    answer(json, {"version": number}, number)
 
 
 @models_app.command("list", epilog=EPILOG)
@@ -180,7 +177,4 @@ def pull_model(
     settings = Settings()
     serving.ensure_model(name, settings.model_copy(update={"engine_factory": ""}), console)
     path = model_files.find(name, settings)
-    if json:
-        print_json({"name": name, "path": path})
-    else:
-        out.print(str(path), highlight=False, soft_wrap=True)
+    answer(json, {"name": name, "path": path}, str(path))

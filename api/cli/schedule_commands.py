@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from api.cli import serving
-from api.cli.friendly import EPILOG, Json, Url, console, friendly, out, print_json
+from api.cli.friendly import EPILOG, Json, Url, answer, console, friendly, out, print_json
 from api.cli.job_request import job_request
 from api.cli.options import JobOptions, OptionError, with_job_options
 from api.cli.run import model_name
@@ -153,10 +153,7 @@ def run(name: Name, json: Json = False, url: Url = None) -> None:
     """Run it once, now, and print the run's id."""
     with serving.connected(Settings(), url) as client:
         begun = client.schedules.run(name)
-    if json:
-        print_json(begun)
-    else:
-        out.print(begun.id, highlight=False)
+    answer(json, begun, begun.id)
 
 
 @app.command(epilog=EPILOG)

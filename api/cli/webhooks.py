@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from api.cli import serving
-from api.cli.friendly import EPILOG, Json, Url, friendly, out, print_json
+from api.cli.friendly import EPILOG, Json, Url, answer, friendly, out, print_json
 from db.settings import Settings
 
 app = typer.Typer(help="Addresses that are told when a job or a batch has ended.", no_args_is_help=True)
@@ -25,10 +25,7 @@ def create(
     """Register an address, and print its secret. It is told this once."""
     with serving.connected(Settings(), url) as client:
         made = client.create_webhook(target, event or [])
-    if json:
-        print_json(made)
-    else:
-        out.print(f"{made.id} {made.secret}", highlight=False)
+    answer(json, made, f"{made.id} {made.secret}")
 
 
 @app.command("list", epilog=EPILOG)
