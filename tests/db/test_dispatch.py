@@ -47,7 +47,7 @@ def test_new_jobs_are_split_once_oldest_first_and_again_when_lost(sessions: Sess
     assert due(sessions, limit=1) == [Wakeup("split", "b")]
     assert due(sessions) == [Wakeup("split", "a")]
     assert due(sessions) == []
-    age(sessions, 59)
+    age(sessions, 20)
     assert due(sessions) == []
     age(sessions, 61)
     assert due(sessions) == [Wakeup("split", "b"), Wakeup("split", "a")]
