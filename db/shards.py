@@ -38,7 +38,7 @@ class Claim:
     stop_row: int
     first_row: int
     fence: int
-    attempts: int  # since one got on, this one included
+    attempts: int  # since one got on, this one included if it is counted
     spec: JobSpec
     output_uri: str
     tenant: str
@@ -47,6 +47,7 @@ class Claim:
     stopping: JobStatus | None = None  # the job is: write what is finished, and compute nothing
     file_version: str | None = None  # what `file` must be
     place: Place | None = None  # where `file` lies, once the worker has resolved it under its roots
+    counted: bool = True  # this attempt is one of `attempts`
 
     @property
     def num_rows(self) -> int:
@@ -173,10 +174,19 @@ def got_on(session: Session, claim: Claim, marks: int) -> Claim | None:
 
     Gives the claim as it is now; None when the lease was lost.
     """
-    attempts = 1 if marks > claim.marks else claim.attempts
+    attempts, counted = (1, True) if marks > claim.marks else (claim.attempts, claim.counted)
     if not _write(session, claim, marks=marks, attempts=attempts):
         return None
-    return replace(claim, marks=marks, attempts=attempts)
+    return replace(claim, marks=marks, attempts=attempts, counted=counted)
+
+
+def uncount(session: Session, claim: Claim) -> Claim | None:
+    """The attempt waits for an engine in which another shard's rows are: whatever ends it now, its own rows do not.
+
+    Gives the claim as it is now; None when the lease was lost.
+    """
+    attempts = claim.attempts - claim.counted
+    return replace(claim, attempts=attempts, counted=False) if _write(session, claim, attempts=attempts) else None
 
 
 def finish(
@@ -205,7 +215,7 @@ def finish(
 
 def release(session: Session, claim: Claim) -> bool:
     """Give the shard back, the attempt not counted: the worker is told to stop. False when the lease was lost."""
-    return _reopen(session, claim, attempts=claim.attempts - 1)
+    return _reopen(session, claim, attempts=claim.attempts - claim.counted)
 
 
 def retry(session: Session, claim: Claim, *, code: str, message: str, max_attempts: int, pause: float = 0.0) -> bool:

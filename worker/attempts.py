@@ -64,13 +64,20 @@ class Attempt:
         if self.output is not None:
             self._count(self.look())
 
+    def waits(self) -> None:
+        """It is about to wait for the engine: other rows may end it, and do not count. Raises Stopped as `open`."""
+        with self.process.sessions.begin() as session:
+            self._change(shards.uncount(session, self.claim))
+
     def _count(self, saved: Saved) -> None:
         if saved.marks != self.claim.marks:
             with self.process.sessions.begin() as session:
-                claim = shards.got_on(session, self.claim, saved.marks)
-            if claim is None:
-                raise Stopped
-            self.claim = replace(claim, place=self.claim.place)
+                self._change(shards.got_on(session, self.claim, saved.marks))
+
+    def _change(self, claim: Claim | None) -> None:
+        if claim is None:
+            raise Stopped
+        self.claim = claim
 
     def look(self) -> Saved:
         """What is finished by now, this attempt's own included."""

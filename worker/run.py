@@ -84,6 +84,7 @@ def _work(attempt: Attempt, heart: Heartbeat) -> Made:
                 attempt.saved,
                 checkpoint,
                 attempt.suspects(),
+                attempt.waits,
             )
             return make(attempt.folder, claim, work.write, attempt.tally)
 

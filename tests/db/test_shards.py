@@ -191,3 +191,26 @@ def test_the_database_itself_refuses_more_rows_than_there_are(sessions: Sessions
 
 def test_a_shard_that_does_not_exist(sessions: Sessions) -> None:
     assert claim(sessions, 4711) is None
+
+
+def test_an_attempt_that_waits_for_the_engine_is_not_counted_until_it_gets_on(sessions: Sessions) -> None:
+    (shard_id,) = add_job(sessions)
+    take(sessions, shard_id)
+    expire(sessions, shard_id)
+    taken = take(sessions, shard_id)
+    assert (taken.attempts, taken.counted) == (2, True)
+    for _ in range(2):  # once, however often it waits
+        with sessions.begin() as session:
+            waits = shards.uncount(session, taken)
+        assert waits is not None
+        assert (waits.attempts, waits.counted) == (1, False)
+        taken = waits
+    with sessions.begin() as session:
+        assert shards.release(session, taken)
+    again = take(sessions, shard_id)
+    assert again.attempts == 2
+    with sessions.begin() as session:
+        assert shards.uncount(session, waits) is None  # another's by now
+        on = shards.got_on(session, again, marks=1)
+    assert on is not None
+    assert (on.attempts, on.counted) == (1, True)

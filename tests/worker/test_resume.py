@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from db.session import db_now
 from engine.request import Request
 from tests.worker.factories import Office, spec_of, write_texts
 from tests.worker.fakes import FakeEngine, FakeModel
+from worker.open_model import OpenModel
 from worker.rows import RowMaker
 from worker.runner import Runner
 from worker.sources import EngineFailed
@@ -176,6 +178,32 @@ def test_a_poisonous_row_becomes_an_error_row_and_its_neighbours_succeed(eager: 
     assert [text for text in table["output"].to_pylist() if text] == [
         f"ROW {i}" for i in range(200) if i not in (37, 160)
     ]
+
+
+def test_a_shard_that_waits_while_anothers_row_ends_the_engine_is_not_given_up(
+    eager: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_texts(tmp_path / "in.parquet", (f"row {i}" for i in range(100)))
+    eager.submit(spec_of(source), tmp_path / "out")
+    eager.work(until=at_run)
+    with eager.sessions.begin() as session:  # its first attempt died too
+        session.execute(update(Shard).values(status=ShardStatus.RUNNING, owner="dead", attempts=1, lease_until=0.0))
+    attempts: list[int] = []
+    alone = OpenModel.alone
+
+    @contextlib.contextmanager
+    def ended(self: OpenModel, stop: Callable[[], bool]) -> Iterator[None]:
+        with eager.sessions.begin() as session:
+            attempts.append(session.scalars(select(Shard.attempts)).one())
+        if len(attempts) <= 4:
+            raise EngineFailed("fake", RuntimeError("another's row"))
+        with alone(self, stop):
+            yield
+
+    monkeypatch.setattr(OpenModel, "alone", ended)
+    assert eager.work() == ["run"] * 5 + ["merge"]  # of at most two attempts
+    assert attempts[:5] == [1] * 5
+    assert outputs(tmp_path / "out") == [f"ROW {i}" for i in range(100)]
 
 
 @pytest.fixture
