@@ -1,0 +1,242 @@
+"""Simulator: an engine without a model. Scheduler, block pool and prefix cache are the real ones; tokens are made up,
+and time is what a cost model says. No torch here."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from engine.batch import Batch
+from engine.blocks import BlockPool
+from engine.config import EngineConfig
+from engine.errors import InvalidRequest, RequestTooLong
+from engine.request import FinishReason, Request, SamplingParams
+from engine.scheduler import Scheduler
+from engine.sequence import Sequence
+from engine.simulation.costs import StepCost
+from engine.simulation.jump import jump
+from engine.simulation.requests import OUTPUTS, SimulatedRequest
+from engine.simulation.work import NO_WORK, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What came of some requests; `seconds` are the simulated clock's."""
+
+    rows: int
+    refused: int  # longer than the model or the cache allows
+    seconds: float
+    steps: int
+    prompt_tokens: int
+    cached_tokens: int  # of these, found in the prefix cache
+    output_tokens: int
+    computed_tokens: int
+    preemptions: int
+    occupancy: float  # mean over steps: the share of max_sequences that was computed
+    kv_occupancy: float  # mean over steps: the share of the cache's blocks that was in use
+    work: Work  # of all steps
+    ends: array[float] = field(repr=False)  # second at which each request ended, in their order; infinite: refused
+
+
+class Simulator:
+    """One engine's worth of requests in flight. Its clock is `seconds`, its own to begin with and the caller's to move
+    on while it is idle."""
+
+    def __init__(self, config: EngineConfig, cost: StepCost, *, jumps: bool = True, works: list[Work] | None = None):
+        """`config.num_blocks` is needed: there is no model here that would say how large a block is. `works` gets the
+        work of every step appended. `jumps`: steps that are alike are made at once, which changes no result; recording
+        them needs each.
+
+        Raises InvalidRequest.
+        """
+        if config.num_blocks is None:
+            raise InvalidRequest("num_blocks", None, "a simulated cache needs its number of blocks")
+        self.seconds = 0.0
+        self.steps = 0
+        self.work = NO_WORK
+        self.used_blocks = 0  # summed over steps
+        self._config = config
+        self._cost = cost
+        self._jumps = jumps and works is None
+        self._works = works
+        self._pool = BlockPool(config.num_blocks, config.block_size, prefix_caching=config.prefix_caching)
+        self._scheduler = Scheduler(config, self._pool)
+        self._steps_of: dict[int, int] = {}  # with a draft, of sequences that have them
+        self._requests: dict[int, SimulatedRequest] = {}
+        self._steady = False  # the next step is the last one again
+
+    @property
+    def has_room(self) -> bool:
+        """As Engine.has_room."""
+        return self._scheduler.num_waiting < self._config.max_sequences
+
+    @property
+    def idle(self) -> bool:
+        return self._scheduler.idle
+
+    def add(self, number: int, request: SimulatedRequest) -> None:
+        """Queue a request; `number` is its own. Raises RequestTooLong, as Engine.add does."""
+        assert self._config.num_blocks is not None
+        length, cache_size = len(request.prompt) + request.num_output, self._config.num_blocks * self._config.block_size
+        if self._config.max_model_len is not None and length > self._config.max_model_len:
+            raise RequestTooLong(length, self._config.max_model_len, "max_model_len")
+        if length - 1 > cache_size:
+            raise RequestTooLong(length - 1, cache_size, "the whole cache")
+        if not self._scheduler.num_waiting:
+            self._steady = False
+        if request.drafts is not None:
+            self._steps_of[number] = 0
+            self._requests[number] = request
+        sampling = _sampling(request.num_output)
+        self._scheduler.add(Sequence(Request(number, request.prompt, sampling, owner=request.owner)))
+
+    def step(self) -> list[int]:
+        """Simulate one step, and before it those that are like the last one. Returns the numbers of what finished."""
+        if self._steady and self._jumps:
+            self._jump()
+        before = self._scheduler.num_running, self._scheduler.num_preemptions
+        batch = self._scheduler.schedule()
+        planned = self._scheduler.num_running, self._scheduler.num_preemptions
+        num_logits = batch.num_logits
+        work = Work.of(batch, num_logits)
+        self._count(work, 1, self._pool.num_used)
+        if self._works is not None:
+            self._works.append(work)
+        if self._steps_of:
+            self._settle_drafts(batch, num_logits)
+        else:
+            _settle(batch, num_logits)
+        finished = self._scheduler.update(batch.slices)
+        # Each computed its one token, nobody came or went, and what was shared late is shared by now.
+        self._steady = before == planned and not finished and work.tokens == work.rows == work.sequences
+        numbers = [_number(sequence) for sequence in finished]
+        if self._steps_of:
+            self._steady = False
+            for number in numbers:
+                self._steps_of.pop(number, None)
+                self._requests.pop(number, None)
+        return numbers
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Tokens of prompts, of these found in the cache, tokens computed, preemptions."""
+        scheduler = self._scheduler
+        return (
+            scheduler.num_prompt_tokens, scheduler.num_cached_tokens, scheduler.num_computed_tokens,
+            scheduler.num_preemptions,
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """Assert the block pool's invariants. For tests: slow."""
+        self._pool.check(sequence.blocks for sequence in self._scheduler.running)
+
+    def _jump(self) -> None:
+        running = self._scheduler.running
+        steps = min(each.request.sampling.max_tokens - each.num_output for each in running) - 1
+        tokens = [OUTPUTS + _number(each) for each in running]
+        caching = self._config.prefix_caching
+        made = jump(self._scheduler, self._pool, steps, tokens, prefix_caching=caching) if steps > 0 else None
+        if made is not None:
+            self._count(made.work, made.steps, made.used_blocks)
+
+    def _count(self, work: Work, steps: int, used_blocks: int) -> None:
+        self.seconds += self._cost.seconds(work, steps)
+        self.steps += steps
+        self.work = self.work.plus(work)
+        self.used_blocks += used_blocks
+
+    def _settle_drafts(self, batch: Batch, num_logits: list[int]) -> None:
+        """The same as `_settle` where some guess tokens ahead."""
+        for (sequence, _, stop), count in zip(batch.slices, num_logits, strict=True):
+            sequence.computed = stop
+            if not count:
+                continue
+            number = _number(sequence)
+            request, step = self._requests.get(number), self._steps_of.get(number, 0)
+            drafts = request.drafts if request is not None else None
+            accepted = 0
+            if drafts is not None and sequence.draft:
+                accepted = min(drafts.at(step)[1], count - 1)
+                self._steps_of[number] = step = step + 1
+            room = sequence.request.sampling.max_tokens - sequence.num_output
+            sequence.append([OUTPUTS + number] * min(accepted + 1, room))
+            if accepted + 1 >= room:
+                sequence.finish(FinishReason.LENGTH)
+            elif drafts is not None:
+                guessed = min(drafts.at(step)[0], sequence.draft_room)
+                sequence.propose([OUTPUTS + number] * guessed, [0] * guessed)
+                if not guessed:
+                    self._steps_of[number] = step + 1
+
+
+def _settle(batch: Batch, num_logits: list[int]) -> None:
+    """Append a made-up token to what has all of its tokens computed, and end what is long enough."""
+    for (sequence, _, stop), count in zip(batch.slices, num_logits, strict=True):
+        sequence.computed = stop
+        if count:
+            sequence.tokens.append(OUTPUTS + _number(sequence))
+            if sequence.num_output >= sequence.request.sampling.max_tokens:
+                sequence.finish(FinishReason.LENGTH)
+
+
+def _number(sequence: Sequence) -> int:
+    number = sequence.request.id
+    assert isinstance(number, int)
+    return number
+
+
+@lru_cache(maxsize=4096)
+def _sampling(num_output: int) -> SamplingParams:
+    return SamplingParams(max_tokens=num_output, ignore_eos=True)
+
+
+def simulate(
+    requests: Iterable[SimulatedRequest],
+    config: EngineConfig,
+    cost: StepCost,
+    *,
+    jumps: bool = True,
+    works: list[Work] | None = None,
+) -> Simulated:
+    """Run requests as Engine.generate does: each is taken when there is room for it. See Simulator for the rest.
+
+    Raises InvalidRequest.
+    """
+    simulator = Simulator(config, cost, jumps=jumps, works=works)
+    source, ends = iter(requests), array("d")
+    more, refused, output_tokens = True, 0, 0
+    while more or not simulator.idle:
+        while more and simulator.has_room:
+            request = next(source, None)
+            if request is None:
+                more = False
+                break
+            ends.append(math.inf)
+            try:
+                simulator.add(len(ends) - 1, request)
+                output_tokens += request.num_output
+            except RequestTooLong:
+                refused += 1
+        if not simulator.idle:
+            for number in simulator.step():
+                ends[number] = simulator.seconds
+    prompt_tokens, cached_tokens, computed_tokens, preemptions = simulator.counts()
+    steps = max(simulator.steps, 1)
+    assert config.num_blocks is not None
+    return Simulated(
+        rows=len(ends) - refused,
+        refused=refused,
+        seconds=simulator.seconds,
+        steps=simulator.steps,
+        prompt_tokens=prompt_tokens,
+        cached_tokens=cached_tokens,
+        output_tokens=output_tokens,
+        computed_tokens=computed_tokens,
+        preemptions=preemptions,
+        occupancy=simulator.work.sequences / steps / config.max_sequences,
+        kv_occupancy=simulator.used_blocks / steps / config.num_blocks,
+        work=simulator.work,
+        ends=ends,
+    )
