@@ -10,6 +10,11 @@ BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 MAX_KEY_BYTES = 900  # a store takes 1,024; names of parts and checkpoints are put behind it
 
 
+def is_s3(uri: str) -> bool:
+    """Whether the address means a bucket, well spelled or not."""
+    return uri.lower().startswith(SCHEMES)
+
+
 def split(uri: str) -> tuple[str | None, str, str]:
     """What is wrong with the address, if anything, and its bucket and key. The key has no slash at its ends."""
     if not uri.startswith(START):

@@ -12,11 +12,13 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from db import s3_uris
 from db.accounts import DEFAULT, Tenant
-from db.errors import InvalidTenant, TenantNotFound
+from db.errors import DatasetRefused, InvalidTenant, TenantNotFound
 from db.session import db_now
 from db.settings import Settings
 from db.stores import Place
+from db.stores.places import contains
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
@@ -93,24 +95,35 @@ def listing(session: Session) -> list[Tenant]:
     return list(session.scalars(select(Tenant).order_by(Tenant.name)))
 
 
-def _checked_roots(session: Session, settings: Settings, name: str, roots: Iterable[Path]) -> list[str]:
-    """Absolute, resolved, and apart from the folders of every other tenant and from the home.
+def _checked_roots(session: Session, settings: Settings, name: str, roots: Iterable[Path | str]) -> list[str]:
+    """Absolute, resolved, and apart from the places of every other tenant and from the home.
 
-    One folder inside another's would let its tenant read and write what is the other's.
+    One place inside another's would let its tenant read and write what is the other's.
     """
     if name == DEFAULT:
         raise InvalidTenant("roots", "those of the tenant 'default' are set by NIGHTMILL_DATA_ROOTS")
-    taken = [(f"tenant {DEFAULT!r}", root) for root in settings.roots if isinstance(root, Path)]
+    taken: list[tuple[str, Place]] = [(f"tenant {DEFAULT!r}", root) for root in settings.roots]
     taken.append(("the home of the service", Path(os.path.realpath(settings.home))))
     for other in listing(session):
-        taken += [(f"tenant {other.name!r}", Path(root)) for root in other.roots if other.name != name]
+        if other.name != name:
+            taken += [(f"tenant {other.name!r}", settings.root(root)) for root in other.roots]
     found = []
-    for root in roots:
-        real = Path(os.path.realpath(root))
-        if not root.is_absolute() or not real.is_dir():
-            raise InvalidTenant("roots", f"{root} is not the absolute path of a folder")
+    for root in map(str, roots):
+        place = _root(settings, root)
         for whose, folder in taken:
-            if real.is_relative_to(folder) or folder.is_relative_to(real):
+            if contains(folder, place) or contains(place, folder):
                 raise InvalidTenant("roots", f"{root} and {folder}, of {whose}, lie one inside the other")
-        found.append(str(real))
+        found.append(str(place))
     return found
+
+
+def _root(settings: Settings, root: str) -> Place:
+    """A prefix of a bucket is taken as it is spelled: the operator may know it before anything lies there."""
+    if not s3_uris.is_s3(root):
+        if not (Path(root).is_absolute() and Path(root).is_dir()):
+            raise InvalidTenant("roots", f"{root} is neither the absolute path of a folder nor s3://bucket/prefix")
+        return settings.root(root)
+    try:
+        return settings.root(root)
+    except DatasetRefused as error:
+        raise InvalidTenant("roots", str(error)) from None

@@ -28,7 +28,7 @@ ANY = "*"  # in the names of an input's files: any characters
 
 def root(text: str, service: S3Service) -> Place:
     """The root that an operator names: a folder, resolved, or s3://bucket/prefix. Raises DatasetRefused."""
-    if text.startswith(s3_uris.START):
+    if s3_uris.is_s3(text):
         bucket, key = _bucket_and_key(text)
         return S3Path(bucket, key, service)
     return Path(os.path.realpath(text))
@@ -39,7 +39,7 @@ def locate(uri: str, roots: Sequence[Place]) -> Place:
 
     Links are followed first: what is compared is where the bytes lie.
     """
-    if uri.lower().startswith(s3_uris.SCHEMES):
+    if s3_uris.is_s3(uri):
         return _in_bucket(uri, roots)
     path = _path(uri)
     try:
@@ -104,7 +104,7 @@ def resolve_made(uri: str, roots: Sequence[Place]) -> Place:
 
 def _pattern(uri: str, roots: Sequence[Place]) -> Place:
     """The folder before the first `*` is looked for like any other; what follows stays as it is spelled."""
-    if uri.lower().startswith(s3_uris.SCHEMES):
+    if s3_uris.is_s3(uri):
         _bucket_and_key(uri)
     start, _, rest = uri.partition(ANY)
     folder, _, begun = start.rpartition("/")

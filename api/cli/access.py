@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from api.access_schemas import AuditView, KeyCreated, KeyList, KeyView, TenantList, TenantView
 from api.cli.friendly import EPILOG, Json, answer, console, friendly, out, print_json
-from db import audit, keys, tenants
+from db import audit, keys, s3_uris, tenants
 from db.accounts import DEFAULT, Role, Tenant
 from db.audit import Actor
 from db.session import connect, migrate, session_factory
@@ -29,7 +29,8 @@ app = typer.Typer()
 DAY = 86_400.0
 
 Roots = Annotated[
-    list[Path] | None, typer.Option("--root", help="Folder that its datasets may lie in; again for each further one.")
+    list[str] | None,
+    typer.Option("--root", help="Folder or s3://bucket/prefix for its datasets; again for each further one."),
 ]
 Rows = Annotated[int | None, typer.Option(min=-1, help="Most rows of its open jobs; -1: no limit.")]
 Tokens = Annotated[int | None, typer.Option(min=-1, help="Most tokens of its open jobs, as estimated; -1: no limit.")]
@@ -111,7 +112,7 @@ def create_tenant(
     changes = _changes(root, rows, tokens, jobs)
     with _ledger() as (session, settings):
         made = tenants.create(session, settings, name, changes)
-        audit.record(session, _here(name), "tenant.create", name, **_shown(changes))
+        audit.record(session, _here(name), "tenant.create", name, **changes.given)
     console.print(f"tenant {name} is there; make it a key: nightmill keys create --tenant {name} …", highlight=False)
     if json:
         print_json(TenantView.of(made))
@@ -183,20 +184,20 @@ def audit_log(
 def _change(name: str, changes: tenants.Changes, json: bool) -> None:
     with _ledger() as (session, settings):
         changed = tenants.change(session, settings, name, changes)
-        audit.record(session, _here(name), "tenant.change", name, **_shown(changes))
+        audit.record(session, _here(name), "tenant.change", name, **changes.given)
     console.print(f"tenant {name} is changed", highlight=False)
     if json:
         print_json(TenantView.of(changed))
 
 
-def _changes(roots: list[Path] | None, rows: int | None, tokens: int | None, jobs: int | None) -> tenants.Changes:
+def _changes(roots: list[str] | None, rows: int | None, tokens: int | None, jobs: int | None) -> tenants.Changes:
     given: dict[str, Any] = {"max_queued_rows": rows, "max_queued_tokens": tokens, "max_running_jobs": jobs}
     given = {name: None if value == -1 else value for name, value in given.items() if value is not None}
-    return tenants.Changes(given | ({"roots": [root.absolute() for root in roots]} if roots else {}))
+    return tenants.Changes(given | ({"roots": list(map(_absolute, roots))} if roots else {}))
 
 
-def _shown(changes: tenants.Changes) -> dict[str, Any]:
-    return {name: list(map(str, value)) if name == "roots" else value for name, value in changes.given.items()}
+def _absolute(root: str) -> str:
+    return root if s3_uris.is_s3(root) else str(Path(root).absolute())
 
 
 def _limits(tenant: Tenant) -> tuple[int | None, ...]:

@@ -63,7 +63,7 @@ def test_tenants_are_made_changed_disabled_and_listed(tmp_path: Path) -> None:
     nightmill("tenants", "enable", "acme")
     assert "disabled" not in nightmill("tenants", "list")
     assert str(tmp_path / "acme") in nightmill("tenants", "list")
-    assert "is not the absolute path of a folder" in nightmill(
+    assert "is neither the absolute path of a folder nor s3:" in nightmill(
         "tenants", "set", "acme", "--root", str(tmp_path / "none"), status=2
     )
     log = nightmill("audit")

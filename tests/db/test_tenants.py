@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from db import tenants
+from db import tenants, uris
 from db.accounts import DEFAULT
-from db.errors import InvalidTenant, TenantNotFound
+from db.errors import DatasetRefused, InvalidTenant, TenantNotFound
 from db.settings import Settings
 from tests.db.ledger import Sessions
 
 
-def create(sessions: Sessions, settings: Settings, name: str, *roots: Path) -> None:
+def create(sessions: Sessions, settings: Settings, name: str, *roots: Path | str) -> None:
     with sessions.begin() as session:
         tenants.create(session, settings, name, tenants.Changes({"roots": roots}))
 
@@ -51,8 +51,9 @@ def test_folders_of_two_tenants_do_not_lie_one_inside_the_other(
     (settings.home / "data").mkdir(parents=True)
     (settings.home / "models").mkdir()
     home = ("lie one inside the other", [settings.home / "models"])
-    absent = ("is not the absolute path of a folder", [Path("b"), place / "none"])
-    for message, roots in (inside, default, home, absent):
+    absent = ("is neither the absolute path of a folder nor s3://", [Path("b"), place / "none"])
+    cases: list[tuple[str, list[Path]]] = [inside, default, home, absent]
+    for message, roots in cases:
         for root in roots:
             with pytest.raises(InvalidTenant, match=message) as caught:
                 create(sessions, settings, "bolt", root)
@@ -62,6 +63,35 @@ def test_folders_of_two_tenants_do_not_lie_one_inside_the_other(
         changes = tenants.Changes({"roots": [place / "a" / "inner"]})
         tenants.change(session, settings, "acme", changes)  # Its own folders may be cut anew.
         assert [tenant.name for tenant in tenants.listing(session)] == ["acme", "bolt", "default"]
+
+
+def test_prefixes_of_buckets_do_not_lie_one_inside_the_other_either(sessions: Sessions, settings: Settings) -> None:
+    settings = settings.model_copy(update={"data_roots": ("s3://house/own",)})
+    create(sessions, settings, "acme", "s3://shared/acme/", "s3://acme-alone")
+    with sessions.begin() as session:
+        assert tenants.get(session, "acme").roots == ["s3://shared/acme", "s3://acme-alone"]
+        roots = tenants.folders(session, settings, "acme").roots
+    assert str(uris.locate("s3://shared/acme/in.parquet", roots)) == "s3://shared/acme/in.parquet"
+    for foreign in ("s3://shared/acme2/in.parquet", "s3://shared/bolt", "s3://house/own/in.parquet"):
+        with pytest.raises(DatasetRefused, match="outside the data roots"):
+            uris.locate(foreign, roots)
+    overlap = "lie one inside the other"
+    cases = {
+        "s3://shared": overlap,
+        "s3://shared/acme": overlap,
+        "s3://shared/acme/in": overlap,
+        "s3://acme-alone/x": overlap,
+        "s3://house": "of tenant 'default'",
+        "s3://key:secret@shared/bolt": "names credentials",
+        "s3://shared/bolt?endpoint_override=evil": "query",
+        "s3a://shared/bolt": "must have the form s3://bucket/key",
+        "s3://shared/../acme": r"goes up by `\.\.`",
+    }
+    for root, message in cases.items():
+        with pytest.raises(InvalidTenant, match=message) as caught:
+            create(sessions, settings, "bolt", root)
+        assert "secret" not in str(caught.value)
+    create(sessions, settings, "bolt", "s3://shared/acme2")
 
 
 def test_the_default_tenants_folders_are_those_of_the_settings(
