@@ -1,8 +1,25 @@
 """Simulation: what an engine would do, and how long it would take, without computing it."""
 
+from engine.simulation.architecture import Architecture
 from engine.simulation.costs import FittedCost, StepCost, fit
+from engine.simulation.devices import DeviceProfile
 from engine.simulation.requests import Drafts, SimulatedRequest
-from engine.simulation.simulator import Simulated, Simulator, simulate
+from engine.simulation.roofline import RooflineCost
+from engine.simulation.run import Simulated, simulate
+from engine.simulation.simulator import Simulator
 from engine.simulation.work import Work
 
-__all__ = ["Drafts", "FittedCost", "Simulated", "SimulatedRequest", "Simulator", "StepCost", "Work", "fit", "simulate"]
+__all__ = [
+    "Architecture",
+    "DeviceProfile",
+    "Drafts",
+    "FittedCost",
+    "RooflineCost",
+    "Simulated",
+    "SimulatedRequest",
+    "Simulator",
+    "StepCost",
+    "Work",
+    "fit",
+    "simulate",
+]

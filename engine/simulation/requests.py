@@ -24,9 +24,9 @@ class Drafts:
 
     def at(self, step: int) -> tuple[int, int]:
         """Tokens guessed and agreed with in a sequence's step 0, 1, …: whole numbers whose means are the given ones."""
-        proposed = int((step + 1) * self.proposed) - int(step * self.proposed)
-        accepted = int((step + 1) * self.accepted) - int(step * self.accepted)
-        return proposed, min(accepted, proposed)
+        before, after = int(step * self.proposed), int((step + 1) * self.proposed)
+        share = self.accepted / self.proposed if self.proposed else 0.0
+        return after - before, int(after * share) - int(before * share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,6 @@ and time is what a cost model says. No torch here."""
 
 from __future__ import annotations
 
-import math
-from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 from engine.batch import Batch
@@ -20,25 +16,6 @@ from engine.simulation.costs import StepCost
 from engine.simulation.jump import jump
 from engine.simulation.requests import OUTPUTS, SimulatedRequest
 from engine.simulation.work import NO_WORK, Work
-
-
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """What came of some requests; `seconds` are the simulated clock's."""
-
-    rows: int
-    refused: int  # longer than the model or the cache allows
-    seconds: float
-    steps: int
-    prompt_tokens: int
-    cached_tokens: int  # of these, found in the prefix cache
-    output_tokens: int
-    computed_tokens: int
-    preemptions: int
-    occupancy: float  # mean over steps: the share of max_sequences that was computed
-    kv_occupancy: float  # mean over steps: the share of the cache's blocks that was in use
-    work: Work  # of all steps
-    ends: array[float] = field(repr=False)  # second at which each request ended, in their order; infinite: refused
 
 
 class Simulator:
@@ -190,53 +167,3 @@ def _number(sequence: Sequence) -> int:
 @lru_cache(maxsize=4096)
 def _sampling(num_output: int) -> SamplingParams:
     return SamplingParams(max_tokens=num_output, ignore_eos=True)
-
-
-def simulate(
-    requests: Iterable[SimulatedRequest],
-    config: EngineConfig,
-    cost: StepCost,
-    *,
-    jumps: bool = True,
-    works: list[Work] | None = None,
-) -> Simulated:
-    """Run requests as Engine.generate does: each is taken when there is room for it. See Simulator for the rest.
-
-    Raises InvalidRequest.
-    """
-    simulator = Simulator(config, cost, jumps=jumps, works=works)
-    source, ends = iter(requests), array("d")
-    more, refused, output_tokens = True, 0, 0
-    while more or not simulator.idle:
-        while more and simulator.has_room:
-            request = next(source, None)
-            if request is None:
-                more = False
-                break
-            ends.append(math.inf)
-            try:
-                simulator.add(len(ends) - 1, request)
-                output_tokens += request.num_output
-            except RequestTooLong:
-                refused += 1
-        if not simulator.idle:
-            for number in simulator.step():
-                ends[number] = simulator.seconds
-    prompt_tokens, cached_tokens, computed_tokens, preemptions = simulator.counts()
-    steps = max(simulator.steps, 1)
-    assert config.num_blocks is not None
-    return Simulated(
-        rows=len(ends) - refused,
-        refused=refused,
-        seconds=simulator.seconds,
-        steps=simulator.steps,
-        prompt_tokens=prompt_tokens,
-        cached_tokens=cached_tokens,
-        output_tokens=output_tokens,
-        computed_tokens=computed_tokens,
-        preemptions=preemptions,
-        occupancy=simulator.work.sequences / steps / config.max_sequences,
-        kv_occupancy=simulator.used_blocks / steps / config.num_blocks,
-        work=simulator.work,
-        ends=ends,
-    )

@@ -130,10 +130,10 @@ def test_drafts_shorten_an_output_by_what_is_accepted() -> None:
     assert done.output_tokens == 10
 
 
-def test_drafts_meet_their_means() -> None:
-    drafts = Drafts(proposed=1.5, accepted=0.75)
-    given = [drafts.at(step) for step in range(400)]
-    assert (sum(first for first, _ in given), sum(second for _, second in given)) == (600, 300)
+@pytest.mark.parametrize(("proposed", "accepted"), [(1.5, 0.75), (0.25, 0.125), (2.0, 0.5), (3.0, 3.0), (0.0, 0.0)])
+def test_drafts_meet_their_means(proposed: float, accepted: float) -> None:
+    given = [Drafts(proposed, accepted).at(step) for step in range(400)]
+    assert (sum(first for first, _ in given), sum(second for _, second in given)) == (400 * proposed, 400 * accepted)
     assert all(second <= first for first, second in given)
 
 
