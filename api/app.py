@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from api import access, errors, jobs, results, schedules, system, uploads, webhooks
+from api import access, errors, jobs, plans, results, schedules, system, uploads, webhooks
 from api.auth import check_exposure
 from api.dashboard import actions as dashboard
 from api.deps import Services
@@ -67,7 +67,7 @@ def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
         description="Batch inference for language models: a Parquet dataset in, a Parquet dataset out.",
         lifespan=lifespan,
     )
-    routers = [module.router for module in (jobs, results, schedules, uploads, system, webhooks, access)]
+    routers = [module.router for module in (jobs, plans, results, schedules, uploads, system, webhooks, access)]
     for router in (*routers, *OPENAI_ROUTERS):
         app.include_router(router)
     dashboard.install(app)

@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx
 
 from api.frames import Library, frame, require
-from api.plain import plain_job
+from api.plain import body_of
+from api.plan_client import Plans
+from api.plan_views import SAMPLE_ROWS, PlanView
 from api.result_schemas import ErrorFile, ErrorPage, ResultFile, ResultPage
 from api.schedule_client import Schedules
 from api.schemas import JobPage, JobRequest, JobView, UploadView
@@ -58,6 +60,7 @@ class Client:
         self._transport = Transport(url, api_key=key, timeout=timeout, retries=retries, transport=transport)
         self.url = self._transport.url
         self.schedules = Schedules(self._transport)
+        self.plans = Plans(self._transport)
 
     def __enter__(self) -> Self:
         return self
@@ -72,10 +75,15 @@ class Client:
 
     def submit(self, job: JobRequest | Mapping[str, Any], *, idempotency_key: str | None = None) -> JobView:
         """Create a job. Without a key one is made up, so that a retried request cannot create two."""
-        body = job.model_dump(mode="json", exclude_none=True) if isinstance(job, JobRequest) else plain_job(dict(job))
+        body = body_of(job)
         key = idempotency_key or body.pop("idempotency_key", None) or str(uuid.uuid4())
         answer = self._transport.call("POST", "/v1/jobs", json=body, headers={"Idempotency-Key": key})
         return JobView.model_validate(answer.json())
+
+    def plan(self, job: JobRequest | Mapping[str, Any], *, sample_rows: int = SAMPLE_ROWS) -> PlanView:
+        """What a job will take, without making one: waits for the plan, which is done or has failed then."""
+        *_, last = self.plans.watch(self.plans.make(job, sample_rows=sample_rows).id)
+        return last
 
     def get(self, job_id: str) -> JobView:
         return JobView.model_validate(self._transport.call("GET", f"/v1/jobs/{job_id}").json())

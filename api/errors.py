@@ -59,6 +59,7 @@ TABLE: dict[type[errors.DomainError], tuple[HTTPStatus, str]] = {
     errors.WebhookNotFound: (HTTPStatus.NOT_FOUND, "No such webhook"),
     errors.InvalidWebhook: (HTTPStatus.UNPROCESSABLE_ENTITY, "The webhook cannot be made"),
     errors.JobNotFound: (HTTPStatus.NOT_FOUND, "No such job"),
+    errors.PlanNotFound: (HTTPStatus.NOT_FOUND, "No such plan"),
     ResultNotFound: (HTTPStatus.NOT_FOUND, "No such file"),
     errors.UploadNotFound: (HTTPStatus.UNPROCESSABLE_ENTITY, "No such upload"),
     errors.IdempotencyConflict: (HTTPStatus.CONFLICT, "The idempotency key belongs to another job"),

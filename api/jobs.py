@@ -10,10 +10,11 @@ from fastapi import APIRouter, Header, Query, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api import submission
+from api import plans, submission
 from api.auth import Caller
 from api.deps import CallerDep, Services, ServicesDep, SubmissionDep, SubmitterDep
 from api.errors import naming
+from api.plan_views import SAMPLE_ROWS, PlanView
 from api.schemas import IdempotencyKey, JobPage, JobRequest, JobView
 from db import audit, control, dead_letters, jobs, tenants, uris
 from db.errors import InvalidJob, WrongState
@@ -32,14 +33,25 @@ def submit(
     services: ServicesDep,
     caller: SubmissionDep,
     idempotency_key: Annotated[IdempotencyKey | None, Header()] = None,
-) -> JobView:
+    dry_run: Annotated[bool, Query(description="Make no job, but a plan of what it will take: a PlanView.")] = False,
+    sample_rows: Annotated[
+        int, Query(ge=8, le=1024, description="With `dry_run`: rows that are computed for the plan.")
+    ] = SAMPLE_ROWS,
+) -> JobView | PlanView:
     """Check a job, store it, and answer before any row runs. The same key with the same job gives the first one."""
     key = request.idempotency_key or idempotency_key
     if idempotency_key not in (None, key):
         raise InvalidJob("idempotency_key", "the header and the field differ")
     if request.only_new is not None:
         raise InvalidJob("only_new", "only a schedule's runs have earlier ones; see POST /v1/schedules")
-    view = create(submission.specify(request, services.settings), key, services, caller)
+    spec = submission.specify(request, services.settings)
+    if dry_run:
+        if key is not None:
+            raise InvalidJob("idempotency_key", "a dry run makes no job; leave the key out")
+        plan = plans.make(spec, sample_rows, services, caller)
+        response.headers["Location"] = f"/v1/plans/{plan.id}"
+        return plan
+    view = create(spec, key, services, caller)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view
 

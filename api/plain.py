@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from api.schemas import JobRequest
 from db.json_schemas import as_schema
+
+
+def body_of(job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:
+    """The job as JSON, without what was left to the server."""
+    return job.model_dump(mode="json", exclude_none=True) if isinstance(job, JobRequest) else plain_job(dict(job))
 
 
 def plain_job(job: dict[str, Any]) -> dict[str, Any]:

@@ -15,15 +15,17 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from db import dry_runs
 from db.accounts import Tenant
 from db.control import expire_due
+from db.dry_runs import DryRun
 from db.jobs import OPEN_SHARD
 from db.models import STOPPING, Job, JobStatus, Shard, ShardStatus
 from db.session import db_now
 from db.turns import WORKING
 
 # Of messages, as Celery has them on Redis: 0 comes first. A new job need not wait behind the shards of all others.
-PRIORITIES = {"split": 0, "merge": 0, "run": 6}
+PRIORITIES = {"split": 0, "merge": 0, "plan": 0, "run": 6}
 RUNNING = (*WORKING, JobStatus.FINALIZING)  # what counts against a quota of running jobs
 UNSYNCED = {"synchronize_session": False}
 # Jobs that wait for their split with a message out. The others wait without one: each split asks again what is due, and
@@ -33,9 +35,9 @@ MOST_SPLITS = 200
 
 @dataclass(frozen=True, slots=True)
 class Wakeup:
-    """A message to send: the task and the id of its job (split, merge) or shard (run)."""
+    """A message to send: the task and the id of its job (split, merge), shard (run) or dry run (plan)."""
 
-    task: Literal["split", "run", "merge"]
+    task: Literal["split", "run", "merge", "plan"]
     id: str | int
 
 
@@ -53,6 +55,7 @@ def due(session: Session, *, window: int, redispatch_seconds: float, limit: int 
     begun = _mark(session, Job, _next_of_limited(session, min(room, limit) - len(found)))
     found += [Wakeup("split", job_id) for job_id in begun]
     found += [Wakeup("merge", job_id) for job_id in _mark_jobs(session, _to_merge(stale), limit - len(found))]
+    found += [Wakeup("plan", plan_id) for plan_id in dry_runs.due(session, redispatch_seconds, limit - len(found))]
     for job_id in _hold_jobs(session, _to_run(window, stale), limit - len(found)):
         shard_ids = _to_send(session, job_id, window, stale, limit - len(found))
         found += [Wakeup("run", shard_id) for shard_id in _mark(session, Shard, shard_ids)]
@@ -63,7 +66,7 @@ def due(session: Session, *, window: int, redispatch_seconds: float, limit: int 
 
 def unsent(session: Session, wakeups: Sequence[Wakeup]) -> None:
     """The broker took none of these: let the next `due` return them at once."""
-    for table, tasks in ((Job, ("split", "merge")), (Shard, ("run",))):
+    for table, tasks in ((Job, ("split", "merge")), (Shard, ("run",)), (DryRun, ("plan",))):
         ids = [wakeup.id for wakeup in wakeups if wakeup.task in tasks]
         session.execute(update(table).where(table.id.in_(ids)).values(dispatched_at=0.0), execution_options=UNSYNCED)
 

@@ -17,6 +17,14 @@ class JobNotFound(DomainError):
         self.job_id = job_id
 
 
+class PlanNotFound(DomainError):
+    code = "plan_not_found"
+
+    def __init__(self, plan_id: str) -> None:
+        super().__init__(f"there is no plan {plan_id!r}")
+        self.plan_id = plan_id
+
+
 class IdempotencyConflict(DomainError):
     """The idempotency key was used before, for another specification."""
 

@@ -107,6 +107,12 @@ class Settings(BaseSettings):
     )
     results_days: int = Field(default=30, ge=1, description="Days after which an unused answer is forgotten.")
 
+    price_per_hour: float | None = Field(
+        default=None,
+        ge=0,
+        description="What an hour of one worker costs, in any currency; plans say then what a job will.",
+    )
+
     openai_models: dict[str, str] = Field(
         default={},
         description="Other names of models for OpenAI clients, as a JSON object: what requests name -> what is run.",

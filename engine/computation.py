@@ -21,6 +21,7 @@ from engine.parallel import Team
 from engine.runner import Runner
 from engine.runners import chooser_of, runner_of
 from engine.sampler import Sampler, settle
+from engine.simulation.work import Work
 
 if TYPE_CHECKING:
     from engine.chooser import Chooser, Chosen  # imports Triton, which not every machine has
@@ -72,7 +73,9 @@ class Computation:
         hidden = self._runner.run(prepared)
         chosen = self._chooser.choose(hidden, batch) if self._chooser is not None and pending is None else None
         clock.lap("model")
-        return Flight(batch, batch.num_logits, hidden, pending, chosen)
+        num_logits = batch.num_logits
+        self._counters.work = self._counters.work.plus(Work.of(batch, num_logits))
+        return Flight(batch, num_logits, hidden, pending, chosen)
 
     def end(self, flight: Flight) -> list[Sampled]:
         """What came out of a batch. One Sampled per slice."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from engine.blocks import BlockPool
 from engine.drafter.acceptance import DraftStats
 from engine.scheduler import Scheduler
+from engine.simulation.work import NO_WORK, Work
 from engine.stats import EngineStats
 
 
@@ -19,6 +20,7 @@ class Counters:
     output_tokens: int = 0
     forced_tokens: int = 0
     mask_seconds: float = 0.0
+    work: Work = NO_WORK
 
     def stats(
         self, scheduler: Scheduler, pool: BlockPool, drafts: tuple[DraftStats, ...], seconds: Mapping[str, float]
@@ -30,6 +32,10 @@ class Counters:
             cached_tokens=scheduler.num_cached_tokens,
             output_tokens=self.output_tokens,
             computed_tokens=scheduler.num_computed_tokens,
+            slices=self.work.sequences,
+            context_tokens=self.work.context,
+            attended_tokens=self.work.attended,
+            logit_rows=self.work.rows,
             preemptions=scheduler.num_preemptions,
             running=scheduler.num_running,
             waiting=scheduler.num_waiting,

@@ -62,6 +62,7 @@ class Engine:
         self._config = config
         cache = KVCache.fit(model.config, config)
         self.cache_size = cache.num_blocks * cache.block_size  # in tokens
+        self.cache_bytes = cache.num_blocks * cache.bytes_per_block
         self._pool = BlockPool(cache.num_blocks, cache.block_size, prefix_caching=config.prefix_caching)
         self._admission = Admission(
             max_model_len=self.max_model_len,

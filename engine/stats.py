@@ -16,6 +16,10 @@ class EngineStats:
     cached_tokens: int  # of these, taken from the prefix cache
     output_tokens: int
     computed_tokens: int  # rows that went through the model: prompts, outputs, drafts, and what was computed again
+    slices: int  # sequences, summed over the steps that they were in
+    context_tokens: int  # whose keys and values were read, once for each slice
+    attended_tokens: int  # that each computed token saw, summed
+    logit_rows: int  # of computed_tokens, those that went through the language-model head
     preemptions: int
     running: int
     waiting: int

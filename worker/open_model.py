@@ -12,6 +12,7 @@ from engine.request import Output, Request
 from engine.tokenizer import Tokenizer
 from worker.counters import Counters
 from worker.sources import Stop
+from worker.timings import TimedStep
 
 if TYPE_CHECKING:
     from worker.runner import Runner
@@ -31,6 +32,16 @@ class OpenModel:
     def check(self, format: Format) -> None:
         """Raises UnsupportedFormat where the format cannot be enforced."""
         self._loaded.grammars.check(format)
+
+    @property
+    def cache(self) -> tuple[int, int]:
+        """The key/value cache's size in bytes and in tokens."""
+        engine = self._loaded.engine
+        return engine.cache_bytes, engine.cache_size
+
+    def timed(self) -> contextlib.AbstractContextManager[list[TimedStep]]:
+        """A list that gets every step of the engine, whosever requests are in it, until the block ends."""
+        return self._runner.timings.watch()
 
     def counters(self, job: str) -> Counters:
         """What the engine counted while the job's requests were in it, since the last call (see worker.counters)."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from itertools import count
@@ -24,6 +25,7 @@ from worker.counters import Counters, Meters, counters_of
 from worker.open_model import OpenModel
 from worker.results import Results
 from worker.sources import POLL_SECONDS, EngineFailed, Source, Stop, Stopped
+from worker.timings import Timings
 from worker.turns import Ticket, Turns
 from worker.twins import Twins
 from worker.watchdog import Watchdog
@@ -59,6 +61,7 @@ class Runner:
         self._loaded: tuple[str, LoadedModel] | None = None
         self._stats: EngineStats | None = None
         self._meters = Meters()
+        self.timings = Timings()
         self._alone = Alone(self._lock, self._sources)
         self._watchdog = Watchdog(hang_seconds, lambda: self._hang(on_hang))
         self._numbers = count()
@@ -197,9 +200,11 @@ class Runner:
                 engine.abort(orphan)
         while engine.has_room and (taken := self._next_request()) is not None:
             self._deliver(twins.offer(engine, *taken))
+        began = time.perf_counter()
         with self._watchdog.watching():
             outputs = [] if engine.idle else engine.step()
         self._stats = engine.stats()  # first: who has its last output asks what was counted
+        self.timings.note(began, self._stats)
         self._deliver([each for output in outputs for each in twins.settle(output)])
         if engine.idle:
             self._results.flush()

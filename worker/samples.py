@@ -41,7 +41,7 @@ def texts(dataset: Dataset, num_rows: int, plan: Plan) -> list[str]:
     ranges, wanted = picks(num_rows, plan.recipe.sample_rows)
     found = []
     for start, stop in ranges:
-        for index, row in enumerate(_rows(dataset, start, stop, plan.layout.read), start):
+        for index, row in enumerate(rows_between(dataset, start, stop, plan.layout.read), start):
             if index in wanted and not isinstance(row, RowRefused):
                 with contextlib.suppress(RowRefused):
                     text = plan.maker.text(row)
@@ -50,7 +50,8 @@ def texts(dataset: Dataset, num_rows: int, plan: Plan) -> list[str]:
     return found
 
 
-def _rows(dataset: Dataset, start: int, stop: int, columns: Sequence[str]) -> Iterator[Row | RowRefused]:
+def rows_between(dataset: Dataset, start: int, stop: int, columns: Sequence[str]) -> Iterator[Row | RowRefused]:
+    """The rows [start, stop) of a dataset, with these columns."""
     for file, low, high in _in_files(dataset, start, stop):
         constants = dataset.partitions.values(file)
         for batch in parquet.read(file, low, high, list(columns), constants=constants):

@@ -8,6 +8,7 @@ import structlog
 from celery import Celery
 
 from db.dispatch import PRIORITIES, Wakeup
+from worker.dry_run import dry_run
 from worker.merge import merge
 from worker.process import Process
 from worker.run import run
@@ -18,7 +19,7 @@ PREFIX = "nightmill."
 
 
 def register(app: Celery, process: Callable[[], Process]) -> None:
-    """Bind the three tasks to the process that `process()` gives once the worker has started."""
+    """Bind the four tasks to the process that `process()` gives once the worker has started."""
 
     @app.task(name=PREFIX + "split")
     def split_task(job_id: str) -> None:
@@ -33,6 +34,11 @@ def register(app: Celery, process: Callable[[], Process]) -> None:
     def merge_task(job_id: str) -> None:
         with structlog.contextvars.bound_contextvars(job=job_id), process().tracer.span("merge", job=job_id):
             merge(process(), job_id)
+
+    @app.task(name=PREFIX + "plan")
+    def plan_task(plan_id: str) -> None:
+        with structlog.contextvars.bound_contextvars(plan=plan_id), process().tracer.span("plan", plan=plan_id):
+            dry_run(process(), plan_id)
 
 
 def sender(app: Celery) -> Callable[[Wakeup], None]:

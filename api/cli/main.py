@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from api.cli import access, bench, doctor, job_commands, run_batch, schedule_commands, serving, webhooks
+from api.cli import access, bench, doctor, job_commands, plan, run_batch, schedule_commands, serving, webhooks
 from api.cli import demo as demonstration
 from api.cli.friendly import EPILOG, Json, Url, answer, console, friendly, out, print_json
 from api.cli.options import JobOptions, with_job_options
@@ -37,6 +37,7 @@ app.add_typer(access.keys_app, name="keys")
 app.add_typer(access.tenants_app, name="tenants")
 app.add_typer(access.app)
 app.add_typer(job_commands.app)
+app.add_typer(plan.app)
 app.add_typer(schedule_commands.app, name="schedule")
 app.add_typer(run_batch.app)
 app.add_typer(doctor.app)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from db import models, openai_models, sample_models, schedule_models  # noqa: F401 - their tables, and what they refer to, join the metadata
+from db import dry_runs, models, openai_models, sample_models, schedule_models  # noqa: F401 - their tables, and what they refer to, join the metadata
 from db.base import Base
 
 context.configure(

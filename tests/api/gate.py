@@ -26,6 +26,7 @@ ROUTES = [
     ("POST", f"/v1/jobs/{MISSING}/retry"),
     ("GET", f"/v1/jobs/{MISSING}/results"),
     ("GET", f"/v1/jobs/{MISSING}/results/_SUCCESS"),
+    ("GET", "/v1/plans/plan_000000000000000000000000"),
     ("POST", "/v1/uploads"),
     ("GET", "/v1/models"),
     ("GET", "/v1/workers"),

@@ -11,7 +11,7 @@ CALLS = [
     ("GET", "/v1/schedules/NAME"), ("DELETE", "/v1/schedules/NAME"), ("POST", "/v1/schedules/NAME/pause"),
     ("POST", "/v1/schedules/NAME/resume"), ("POST", "/v1/schedules/NAME/run"), ("GET", "/v1/schedules/NAME/runs"),
     ("GET", "/v1/files/NAME"), ("GET", "/v1/files/NAME/content"), ("DELETE", "/v1/files/NAME"),
-    ("GET", "/v1/batches/NAME"), ("POST", "/v1/batches/NAME/cancel"),
+    ("GET", "/v1/plans/NAME"), ("GET", "/v1/batches/NAME"), ("POST", "/v1/batches/NAME/cancel"),
 ]  # fmt: skip
 
 
@@ -26,7 +26,13 @@ def test_what_is_anothers_is_not_there(gate: Gate) -> None:
     file = gate.call("acme submit", "POST", "/v1/files", files=sent, data={"purpose": "batch"}).json()
     body = {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
     batch = gate.call("acme submit", "POST", "/v1/batches", json=body).json()
-    names = {"schedules": ["nightly", made.json()["id"]], "files": [file["id"]], "batches": [batch["id"]]}
+    plan = gate.call("acme submit", "POST", "/v1/jobs?dry_run=true", json=job).json()
+    names = {
+        "plans": [plan["id"]],
+        "schedules": ["nightly", made.json()["id"]],
+        "files": [file["id"]],
+        "batches": [batch["id"]],
+    }
     for method, path in CALLS:
         for name in names[path.split("/")[2]]:
             absent = name[:-1] + ("0" if name[-1] != "0" else "1")

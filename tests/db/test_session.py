@@ -19,6 +19,7 @@ from sqlalchemy import inspect, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
+import db.dry_runs
 import db.openai_models
 import db.sample_models
 import db.schedule_models  # noqa: F401 - their tables belong to the metadata

@@ -17,6 +17,7 @@ from db.settings import Settings
 from db.specs import JobSpec
 from db.stores import Place
 from tests.worker.fakes import build
+from worker.dry_run import dry_run
 from worker.merge import merge
 from worker.process import Process
 from worker.run import run
@@ -88,6 +89,8 @@ class Office:
             split(self.process, str(wakeup.id))
         elif wakeup.task == "run":
             run(self.process)
+        elif wakeup.task == "plan":
+            dry_run(self.process, str(wakeup.id))
         else:
             merge(self.process, str(wakeup.id))
 

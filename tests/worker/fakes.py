@@ -78,6 +78,8 @@ class FakeEngine:
 
     max_model_len: int = 4096
     max_sequences: int = 8
+    cache_bytes: int = 1 << 20
+    cache_size: int = 1 << 12
     step_seconds: float = 0.0
     crash_at: int = 0
     steps: int = 0

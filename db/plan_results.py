@@ -1,0 +1,73 @@
+"""What a plan says of a job that is not submitted yet. A worker makes it, the API passes it on."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Figures(BaseModel):
+    """Part of a plan. A newer worker may say more than this API knows of."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Interval(Figures):
+    """An estimate, and the 80 % interval around it: of ten true values, eight lie between `low` and `high`."""
+
+    value: float
+    low: float
+    high: float
+
+
+class PlanRows(Figures):
+    total: int = Field(description="Rows of the job.")
+    read: int = Field(description="Of these, read, rendered and tokenised for the plan.")
+    sampled: int = Field(description="Of these, computed.")
+    duplicates: int | None = Field(
+        description="Rows that are answered with an equal row's answer; none where not every row was read."
+    )
+    too_long: Interval = Field(description="Rows too long for the model, of which `on_long` makes errors or cuts them.")
+    failing: Interval = Field(description="Rows that will be error rows.")
+    causes: dict[str, int] = Field(description="Rows of the input, read or sampled, by the code of their error.")
+
+
+class Memory(Figures):
+    bytes_per_token: int = Field(description="2 x layers x key/value heads x head size x bytes of the number format.")
+    bytes_per_sequence: int = Field(description="Of a mean prompt with its whole answer.")
+    cache_bytes: int
+    sequences: int = Field(description="So many of these fit into the cache.")
+
+
+class PlanExample(Figures):
+    row: int = Field(description="Index in the input.")
+    output: str | None
+    finish_reason: str
+    error: str | None
+
+
+Limit = Literal["weights", "kv_memory", "prefill_compute", "decode_compute", "host"]
+
+
+class PlanResult(Figures):
+    model_fingerprint: str
+    rows: PlanRows
+    prompt_tokens: Interval
+    output_tokens: Interval
+    total_tokens: Interval = Field(description="Of prompts and answers together.")
+    cached_share: float = Field(description="Share of the prompts' tokens that the prefix cache will serve.")
+    seconds: Interval = Field(
+        description="From the submission to the end, on the workers present and with no other job."
+    )
+    workers: int = Field(description="Of which so many have a part in it.")
+    rows_per_second: float
+    tokens_per_second: float = Field(description="Prompts' tokens, cached ones included, and answers'.")
+    cost: Interval | None = Field(description="`seconds` at the setting `price_per_hour`, for each worker.")
+    memory: Memory
+    limit: Limit = Field(
+        description="What takes most of the time: loading the weights, reading keys and values or having no room for "
+        "more of them, computing prompts, computing answers, or the work beside the model."
+    )
+    shares: dict[Limit, float] = Field(description="Each one's share of the time.")
+    examples: list[PlanExample]

@@ -1,0 +1,102 @@
+"""Course: a job's rows through the real scheduler, block pool and prefix cache, at the prices that its sample had."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.config import EngineConfig
+from engine.simulation import SimulatedRequest, Simulator, Work
+from worker.frame import RUN_ROWS, Seen, Stratum
+from worker.trial import Speed, Tried, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A row as it is simulated, and the tokens of all of its answers."""
+
+    requests: tuple[SimulatedRequest, ...]
+    num_output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What a simulation came to. `work` and the occupancies are of the rows that were simulated, `seconds` of all."""
+
+    seconds: float
+    cached_share: float
+    work: Work
+    steps: int
+    occupancy: float  # mean share of the sequences that may run together
+    kv_occupancy: float  # mean share of the cache's blocks in use
+
+
+def requests_of(rows: Sequence[Seen], lengths: dict[int, int]) -> list[Asked]:
+    """The rows as simulated requests; `lengths` are the tokens of all answers of a row, by its index."""
+    found = []
+    for row in rows:
+        assert row.asking is not None, "only rows that are asked are simulated"
+        requests = row.asking.requests
+        each = max(1, round(lengths[row.index] / len(requests)))
+        simulated = tuple(SimulatedRequest(item.prompt, 1 if item.choices else each) for item in requests)
+        found.append(Asked(simulated, lengths[row.index]))
+    return found
+
+
+def lengths_of(strata: Sequence[Stratum], tried: Tried, draw: random.Random) -> dict[int, int]:
+    """Tokens of the answers of all rows in the strata: those that were computed have their own, every other one has
+    those of a row drawn from the computed ones of its stratum (a hot deck)."""
+    found = {}
+    for stratum in strata:
+        known = {row.index: tried.results[row.index].output_tokens for row in stratum.drawn}
+        deck = list(known.values())
+        for row in stratum.rows:
+            found[row.index] = known[row.index] if row.index in known else draw.choice(deck)
+    return found
+
+
+def stretched(lengths: dict[int, int], factor: float, most: int) -> dict[int, int]:
+    """Every length times `factor`, within what an answer may have."""
+    return {index: max(1, min(round(length * factor), most)) for index, length in lengths.items()}
+
+
+def course_of(
+    rows: Sequence[Asked], learnt: Sequence[tuple[int, ...]], num_rows: int, config: EngineConfig, speed: Speed
+) -> Course:
+    """`num_rows` rows on one worker, of which `rows` are all, or more, or such as are in the input; before them, the
+    prompts `learnt`. Rows beyond those that there are take what these take on average, once the engine is full."""
+    if num_rows <= len(rows):
+        chosen = [rows[place * len(rows) // num_rows] for place in range(num_rows)]
+        return _course(chosen, learnt, config, speed)
+    whole = _course(rows, learnt, config, speed)
+    half = [row for place, row in enumerate(rows) if place // RUN_ROWS % 2 == 0]
+    if len(half) == len(rows):
+        return _with_seconds(whole, whole.seconds * num_rows / len(rows))
+    slope = (whole.seconds - _course(half, learnt, config, speed).seconds) / (len(rows) - len(half))
+    return _with_seconds(whole, whole.seconds + slope * (num_rows - len(rows)))
+
+
+def _with_seconds(course: Course, seconds: float) -> Course:
+    return Course(seconds, course.cached_share, course.work, course.steps, course.occupancy, course.kv_occupancy)
+
+
+def _course(rows: Sequence[Asked], learnt: Sequence[tuple[int, ...]], config: EngineConfig, speed: Speed) -> Course:
+    simulator, numbers = Simulator(config, speed.cost), itertools.count()
+    simulate(simulator, (SimulatedRequest(prompt, 1) for prompt in learnt), numbers)
+    before, steps, used, work = simulator.counts(), simulator.steps, simulator.used_blocks, simulator.work
+    simulate(simulator, (request for row in rows for request in row.requests), numbers)
+    prompt, cached = (now - then for now, then in zip(simulator.counts()[:2], before[:2], strict=True))
+    own = Work(*(now - then for now, then in zip(simulator.work, work, strict=True)))
+    count = max(simulator.steps - steps, 1)
+    answers = sum(row.num_output for row in rows) * (1 + len(learnt) / max(len(rows), 1))
+    assert config.num_blocks is not None, "the simulator asks for it"
+    return Course(
+        speed.seconds(simulator.seconds, answers),
+        cached / prompt if prompt else 0.0,
+        own,
+        count,
+        own.sequences / count / config.max_sequences,
+        (simulator.used_blocks - used) / count / config.num_blocks,
+    )

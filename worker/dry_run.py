@@ -1,0 +1,178 @@
+"""plan: a dry run is taken up, its rows are looked at and some computed, and what the job will take is written down."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from db import columns, datasets, dry_runs, tenants
+from db.datasets import Dataset
+from db.dry_runs import DryRun
+from db.errors import DomainError, InvalidDataset
+from db.files import resolve_input
+from db.plan_results import PlanResult
+from db.plans import plan_shards
+from db.shards import Beat
+from db.specs import JobSpec
+from db.workers import workers
+from engine.errors import EngineError
+from engine.simulation import FittedCost, SimulatedRequest, Simulator
+from worker import frame, samples, trial
+from worker.attempts import cause, pause
+from worker.course import requests_of
+from worker.forecast import Known, Seat, forecast
+from worker.frame import Stratum
+from worker.heartbeat import Heartbeat
+from worker.open_model import OpenModel
+from worker.plans import Plan, plan
+from worker.process import Process
+from worker.sources import Stop, Stopped
+from worker.timings import TimedStep
+from worker.trial import Speed, Tried, config_of
+
+log = structlog.get_logger()
+NO_CACHE = 1 << 20  # blocks of an engine that tells of none
+
+
+def dry_run(process: Process, plan_id: str) -> None:
+    """Bring a dry run to DONE, or to FAILED for a reason that no retry would change. May run twice."""
+    settings = process.settings
+    with process.sessions.begin() as session:
+        run = dry_runs.begin(session, plan_id, settings.max_attempts, lease_seconds=settings.lease_seconds)
+    if run is None:
+        return
+    done = [0]
+    try:
+        with Heartbeat(lambda: _beat(process, run, done[0]), settings.lease_seconds) as heart:
+
+            def stop() -> bool:
+                return process.drain.is_set() or heart.verdict is not Beat.OK
+
+            result = _made(process, run, stop, lambda count: done.__setitem__(0, count))
+        with process.sessions.begin() as session:
+            dry_runs.finish(session, run, result.model_dump(mode="json"))
+        log.info("plan made", rows=run.num_rows, seconds=round(result.seconds.value, 1))
+    except Stopped:
+        with process.sessions.begin() as session:
+            dry_runs.give_back(session, run)
+    except (DomainError, EngineError) as error:
+        log.warning("plan refused", code=error.code, error=str(error))
+        with process.sessions.begin() as session:
+            dry_runs.fail(session, run, code=error.code, message=str(error))
+    except Exception as error:
+        _broken(process, run, error)
+    if not process.drain.is_set():
+        process.dispatch()
+
+
+def _beat(process: Process, run: DryRun, rows_done: int) -> Beat:
+    lease = process.settings.lease_seconds
+    with process.sessions.begin() as session:
+        return Beat.OK if dry_runs.beat(session, run, lease_seconds=lease, rows_done=rows_done) else Beat.LOST
+
+
+def _broken(process: Process, run: DryRun, error: Exception) -> None:
+    """The engine's fault, or the disk's; how often it is tried is bounded in the database."""
+    log.exception("plan broke off")
+    settings = process.settings
+    with process.sessions.begin() as session:
+        dry_runs.retry(
+            session,
+            run,
+            code=cause(error),
+            message=str(error),
+            max_attempts=settings.max_attempts,
+            pause=pause(settings.retry_seconds, run.attempts),
+        )
+
+
+def _made(process: Process, run: DryRun, stop: Stop, told: Callable[[int], None]) -> PlanResult:
+    spec, draw = JobSpec.model_validate(run.spec), random.Random(run.id)  # noqa: S311 - a sample, not a secret
+    dataset = _inspected(process, run, spec)
+
+    def go_on() -> None:
+        if stop():
+            raise Stopped
+
+    with process.runner.use(spec.model, stop) as model, model.timed() as steps:
+        made, learnt = _learnt(process, run, spec, dataset, model, stop)
+        seen = frame.look(dataset, run.num_rows, made, draw, go_on)
+        asked = frame.distinct(seen.rows, spec.reuse)
+        strata = frame.strata_of(asked, run.sample_rows, draw)
+        drawn = sorted((row for stratum in strata for row in stratum.drawn), key=lambda row: row.index)
+        tried = trial.run(drawn, made, model, stop, run.id, told)
+        seat = _seat(process, run, spec, dataset, model)
+        speed = _speed(tuple(steps), tried, strata, learnt, seat)
+    return forecast(Known(spec, seen, strata, tried, learnt, speed), seat, draw)
+
+
+def _inspected(process: Process, run: DryRun, spec: JobSpec) -> Dataset:
+    """The input as it was when the dry run was asked for. Raises InvalidDataset."""
+    with process.sessions.begin() as session:
+        folders = tenants.folders(session, process.settings, run.tenant)
+    dataset = datasets.inspect(resolve_input(spec.input, folders))
+    if dataset.version != run.input_version:
+        raise InvalidDataset("changed", spec.input, "its files are not those that were there before; plan it again")
+    for _, check in columns.input_checks(spec):
+        check(dataset)
+    return dataset
+
+
+def _learnt(
+    process: Process, run: DryRun, spec: JobSpec, dataset: Dataset, model: OpenModel, stop: Stop
+) -> tuple[Plan, list[tuple[int, ...]]]:
+    """The job's recipe as its shards will have it, and the prompts that it takes to find that out (see worker.split).
+
+    The requests are the dry run's own, not the tenant's: they find nothing in the engine's cache that is the tenant's,
+    and leave nothing there that would make the job itself faster. Raises InvalidJob and EngineError.
+    """
+    made = plan(spec, model, process.settings, dataset.schema, {}, run.id, run.id)
+    if made.maker.formats is not None and made.maker.formats.fixed is not None:
+        model.check(made.maker.formats.fixed)
+    prompts: list[tuple[int, ...]] = []
+
+    def score(texts: Sequence[str]) -> list[tuple[float, ...]]:
+        prompts.extend(made.maker.prompt({}, text).tokens for text in texts)
+        return samples.score(texts, made, model, stop, run.id)
+
+    learnt = made.recipe.prepare(samples.texts(dataset, run.num_rows, made), score)
+    return plan(spec, model, process.settings, dataset.schema, learnt, run.id, run.id), prompts
+
+
+def _seat(process: Process, run: DryRun, spec: JobSpec, dataset: Dataset, model: OpenModel) -> Seat:
+    settings, stats = process.settings, process.runner.stats
+    with process.sessions.begin() as session:
+        present = max(len(workers(session)), 1)
+    shard_rows = spec.shard_rows or settings.shard_rows
+    num_shards = sum(1 for _ in plan_shards(dataset, shard_rows, spec.max_rows))
+    at_work = min(present, num_shards)
+    cache_bytes, cache_tokens = model.cache
+    return Seat(
+        config=config_of(settings, (stats.blocks_total if stats is not None else 0) or NO_CACHE),
+        cache_bytes=cache_bytes,
+        cache_tokens=cache_tokens,
+        workers=at_work,
+        rows_each=min(run.num_rows, -(-num_shards // at_work) * shard_rows),
+        waited=max(0.0, (run.started_at or run.created_at) - run.created_at),
+        price_per_hour=settings.price_per_hour,
+        fingerprint=model.fingerprint,
+    )
+
+
+def _speed(
+    steps: Sequence[TimedStep], tried: Tried, strata: Sequence[Stratum], learnt: Sequence[tuple[int, ...]], seat: Seat
+) -> Speed | None:
+    """None: no row was computed."""
+    drawn = sorted((row for stratum in strata for row in stratum.drawn), key=lambda row: row.index)
+    lengths = {index: result.output_tokens for index, result in tried.results.items()}
+
+    def simulated(cost: FittedCost) -> float:
+        simulator, numbers = Simulator(seat.config, cost), itertools.count()
+        trial.simulate(simulator, (SimulatedRequest(prompt, 1) for prompt in learnt), numbers)
+        rows = requests_of(drawn, lengths)
+        return trial.simulate(simulator, (request for row in rows for request in row.requests), numbers)
+
+    return trial.speed_of(steps, tried, simulated) if drawn else None

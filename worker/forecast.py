@@ -1,0 +1,227 @@
+"""Forecast: from the rows that were read and those that were computed to what the whole job will take."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from db.plan_results import Interval, Limit, Memory, PlanExample, PlanResult, PlanRows
+from db.specs import JobSpec
+from engine.config import EngineConfig
+from worker.course import Course, course_of, lengths_of, requests_of, stretched
+from worker.frame import Frame, Seen, Stratum, distinct
+from worker.intervals import Estimate, clustered_mean, share, stratified_mean
+from worker.trial import STRETCHES, Speed, Tried
+
+# Standard deviation, relative, of a machine's speed between the sample and the job: repetitions of one benchmark on a
+# quiet machine differ by about so much (docs/claims.md, 4.1).
+DRIFT = 0.05
+WAITS = 3  # of a job in the queue: before its split, its first shard and its merge
+EXAMPLES = 3
+EXAMPLE_CHARACTERS = 2000
+FULL = 0.85  # share of the cache from which on it is what keeps more sequences from running together
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What the job will run on. `waited` is how long a message lay in the queue, in seconds."""
+
+    config: EngineConfig
+    cache_bytes: int
+    cache_tokens: int
+    workers: int  # of those present, so many have a part in the job
+    rows_each: int  # at most
+    waited: float
+    price_per_hour: float | None
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the plan has found out. `learnt` are the prompts that the job's split computes before the first row."""
+
+    spec: JobSpec
+    frame: Frame
+    strata: Sequence[Stratum]
+    tried: Tried
+    learnt: Sequence[tuple[int, ...]]
+    speed: Speed | None  # none: there was nothing to compute
+
+
+def forecast(known: Known, seat: Seat, draw: random.Random) -> PlanResult:
+    """The plan."""
+    frame = known.frame
+    answers = answers_of(known.strata, known.tried)
+    prompt = _mean(frame, [[row.num_prompt for row in run] for run in frame.runs]).times(frame.num_rows)
+    asked = _mean(frame, [[float(row.asking is not None) for row in run] for run in frame.runs]).times(frame.num_rows)
+    output = _product(answers, asked)
+    total = prompt.plus(output)
+    course, seconds = _time(known, seat, answers, draw)
+    return PlanResult(
+        model_fingerprint=seat.fingerprint,
+        rows=_rows(known, asked.value),
+        prompt_tokens=_interval(prompt),
+        output_tokens=_interval(output),
+        total_tokens=_interval(total),
+        cached_share=0.0 if course is None else course.cached_share,
+        seconds=_interval(seconds),
+        workers=seat.workers,
+        rows_per_second=frame.num_rows / seconds.value if seconds.value else 0.0,
+        tokens_per_second=total.value / seconds.value if seconds.value else 0.0,
+        cost=None
+        if seat.price_per_hour is None
+        else _interval(seconds.times(seat.price_per_hour * seat.workers / 3600)),
+        memory=_memory(known, seat, answers.value),
+        **_limit(known, seat, course),
+        examples=_examples(known),
+    )
+
+
+def answers_of(strata: Sequence[Stratum], tried: Tried) -> Estimate:
+    """Mean tokens of all answers to a row that is asked."""
+    if not strata:
+        return Estimate(0.0)
+    drawn = [[float(tried.results[row.index].output_tokens) for row in stratum.drawn] for stratum in strata]
+    bounds = [_bounds(row) for stratum in strata for row in stratum.drawn]
+    least, most = min(low for low, _ in bounds), max(high for _, high in bounds)
+    return stratified_mean(drawn, [len(stratum.rows) for stratum in strata], least, most)
+
+
+def _bounds(row: Seen) -> tuple[int, int]:
+    """The fewest and the most tokens that the answers to a row can have."""
+    assert row.asking is not None, "only rows that are asked are drawn"
+    least = most = 0
+    for request in row.asking.requests:
+        lengths = [len(choice) for choice in request.choices]
+        fixed = request.sampling.ignore_eos and not request.sampling.stop
+        most += max(lengths, default=request.sampling.max_tokens)
+        least += min(lengths, default=request.sampling.max_tokens if fixed else max(1, request.sampling.min_tokens))
+    return least, most
+
+
+def _mean(frame: Frame, runs: Sequence[Sequence[float]]) -> Estimate:
+    return clustered_mean(runs, frame.num_rows) if frame.rows else Estimate(0.0)
+
+
+def _product(one: Estimate, other: Estimate) -> Estimate:
+    """Of two that were found independently of each other, to first order."""
+    first, second = Estimate(0.0, one.error * other.value, one.freedom), Estimate(0.0, other.error * one.value)
+    error = first.plus(second)
+    return Estimate(one.value * other.value, error.error, error.freedom)
+
+
+def _time(known: Known, seat: Seat, answers: Estimate, draw: random.Random) -> tuple[Course | None, Estimate]:
+    """Seconds from the submission to the end: simulated with answers as long as the sample's, and once more with longer
+    ones, by as much as their mean is uncertain."""
+    waits = Estimate(WAITS * seat.waited)
+    rows, speed = [row for stratum in known.strata for row in stratum.rows], known.speed
+    if speed is None or not rows:
+        return None, waits
+    rows.sort(key=lambda row: row.index)
+    lengths = lengths_of(known.strata, known.tried, draw)
+    num_rows = max(1, round(seat.rows_each * len(rows) / len(known.frame.rows)))
+    course = course_of(requests_of(rows, lengths), known.learnt, num_rows, seat.config, speed)
+    longer = 0.0
+    if answers.error and answers.value:
+        most = max(_bounds(row)[1] for stratum in known.strata for row in stratum.drawn)
+        others = stretched(lengths, 1 + answers.error / answers.value, most)
+        longer = course_of(requests_of(rows, others), known.learnt, num_rows, seat.config, speed).seconds
+    seconds = max(course.seconds, _host(known, seat))
+    error = Estimate(seconds, abs(longer - course.seconds) if longer else 0.0, answers.freedom)
+    error = error.plus(Estimate(0.0, DRIFT * seconds))
+    return course, error.plus(Estimate(0.0, speed.spread / math.sqrt(STRETCHES) * seconds, STRETCHES - 1)).plus(waits)
+
+
+def _host(known: Known, seat: Seat) -> float:
+    """Seconds that reading, rendering and tokenising takes, which goes on beside the model."""
+    return known.frame.seconds / max(len(known.frame.rows), 1) * seat.rows_each
+
+
+def _rows(known: Known, asked: float) -> PlanRows:
+    frame, results = known.frame, known.tried.results
+    seen = frame.rows
+    refused = Counter(row.code for row in seen if row.code is not None)
+    failed = Counter(result.error[0] for result in results.values() if result.error is not None)
+    cut = sum(1 for row in seen if row.asking is not None and row.asking.truncated_tokens)
+    lost = _times(share(refused.total(), len(seen), frame.num_rows), frame.num_rows)
+    broken = _times(share(failed.total(), len(results), max(round(asked), len(results))), asked)
+    too_long = _times(share(refused["too_long"] + cut, len(seen), frame.num_rows), frame.num_rows)
+    answered = [row for row in seen if row.asking is not None]
+    return PlanRows(
+        total=frame.num_rows,
+        read=len(seen),
+        sampled=len(results),
+        duplicates=len(answered) - len(distinct(answered, known.spec.reuse)) if frame.whole else None,
+        too_long=too_long,
+        failing=Interval(value=lost.value + broken.value, low=lost.low + broken.low, high=lost.high + broken.high),
+        causes={str(code): count for code, count in sorted((refused + failed).items())},
+    )
+
+
+def _times(of: tuple[float, float, float], count: float) -> Interval:
+    value, low, high = of
+    return Interval(value=value * count, low=low * count, high=high * count)
+
+
+def _interval(estimate: Estimate) -> Interval:
+    low, high = estimate.interval()
+    return Interval(value=estimate.value, low=low, high=high)
+
+
+def _memory(known: Known, seat: Seat, answer: float) -> Memory:
+    prompts = [len(each.prompt) for row in known.frame.rows if row.asking for each in row.asking.requests]
+    mean = (sum(prompts) / len(prompts) if prompts else 0.0) + answer
+    size, token = seat.config.block_size, seat.cache_bytes // max(seat.cache_tokens, 1)
+    tokens = max(math.ceil(mean / size), 1) * size
+    return Memory(
+        bytes_per_token=token,
+        bytes_per_sequence=tokens * token,
+        cache_bytes=seat.cache_bytes,
+        sequences=seat.cache_tokens // tokens,
+    )
+
+
+def _limit(known: Known, seat: Seat, course: Course | None) -> dict[str, object]:
+    """`limit` and `shares`."""
+    if course is None or known.speed is None:
+        return {"limit": "host", "shares": {}}
+    step, tokens, sequences, context, attended, rows = known.speed.cost.prices
+    work = course.work
+    decoded = min(work.rows, work.tokens)
+    layers = tokens * work.tokens
+    parts: dict[Limit, float] = {
+        "weights": step * course.steps,
+        "kv_memory": context * work.context + attended * work.attended,
+        "prefill_compute": layers * (work.tokens - decoded) / max(work.tokens, 1),
+        "decode_compute": layers * decoded / max(work.tokens, 1) + sequences * work.sequences + rows * work.rows,
+    }
+    whole = sum(parts.values())
+    shares = {name: part / whole if whole else 0.0 for name, part in parts.items()}
+    host = _host(known, seat)
+    shares["host"] = min(host / course.seconds, 1.0) if course.seconds else 1.0
+    limit: Limit = max(shares, key=lambda name: shares[name])
+    if course.kv_occupancy >= FULL and course.occupancy < FULL:
+        limit = "kv_memory"
+    return {"limit": limit, "shares": shares}
+
+
+def _examples(known: Known) -> list[PlanExample]:
+    """The first, the middle and the last row of the sample."""
+    order = sorted(known.tried.results)
+    places = sorted({place * (len(order) - 1) // (EXAMPLES - 1) for place in range(EXAMPLES)}) if order else []
+    found = []
+    for index in (order[place] for place in places):
+        result = known.tried.results[index]
+        output = result.values.get("output")
+        found.append(
+            PlanExample(
+                row=index,
+                output=None if output is None else str(output)[:EXAMPLE_CHARACTERS],
+                finish_reason=result.finish_reason,
+                error=None if result.error is None else f"{result.error[0]}: {result.error[1]}",
+            )
+        )
+    return found

@@ -1,0 +1,133 @@
+"""Frame: the rows that a plan looks at, rendered and tokenised as the job's own, and those of them that it computes.
+
+A small input is read whole. Of a larger one, runs of neighbouring rows are, one in every stretch of equal length:
+reaching a row costs decoding its row group up to it, and neighbours share what a job's neighbours share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from db.datasets import Dataset
+from worker.plans import Plan
+from worker.recipes import RowRefused
+from worker.rows import Asking
+from worker.samples import rows_between
+from worker.twins import key_of
+
+MOST_ROWS = 2048
+RUN_ROWS = 64
+MOST_TOKENS = 1 << 21  # of all prompts together: what bounds the memory
+STRATA = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A row that was read. `asking` is None where it cannot be asked, and `code` says why."""
+
+    index: int  # in the job
+    asking: Asking | None
+    code: str | None
+    key: bytes | None  # the same for rows that must have the same answer; None: of rows left to chance
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the prompt, counted once however many answers it has, as a job counts them."""
+        return 0 if self.asking is None else len(self.asking.requests[0].prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """`runs` are in the input's order; of a whole one there is one."""
+
+    runs: tuple[tuple[Seen, ...], ...]
+    num_rows: int  # of the job
+    seconds: float  # that reading, rendering and tokenising took
+
+    @property
+    def rows(self) -> tuple[Seen, ...]:
+        return tuple(row for run in self.runs for row in run)
+
+    @property
+    def whole(self) -> bool:
+        return sum(map(len, self.runs)) == self.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Stratum:
+    """Rows of the frame of like length, and those drawn from them."""
+
+    rows: tuple[Seen, ...]
+    drawn: tuple[Seen, ...]
+
+
+def runs_of(num_rows: int, draw: random.Random) -> list[tuple[int, int]]:
+    """Ranges of rows to read, in an order in which stopping early leaves a fair choice."""
+    if num_rows <= MOST_ROWS:
+        ranges = [(start, min(start + RUN_ROWS, num_rows)) for start in range(0, num_rows, RUN_ROWS)]
+    else:
+        count = MOST_ROWS // RUN_ROWS
+        edges = [part * num_rows // count for part in range(count + 1)]
+        starts = [draw.randint(low, high - RUN_ROWS) for low, high in itertools.pairwise(edges)]
+        ranges = [(start, start + RUN_ROWS) for start in starts]
+    draw.shuffle(ranges)
+    return ranges
+
+
+def look(dataset: Dataset, num_rows: int, made: Plan, draw: random.Random, go_on: Callable[[], None]) -> Frame:
+    """Read, render and tokenise. `go_on` raises Stopped when the plan should not go on."""
+    began, runs, tokens = time.perf_counter(), [], 0
+    for start, stop in runs_of(num_rows, draw):
+        go_on()
+        if tokens > MOST_TOKENS:
+            break
+        run = []
+        for index, row in enumerate(rows_between(dataset, start, stop, made.layout.read), start):
+            run.append(_seen(index, row, made))
+            tokens += run[-1].num_prompt
+        runs.append(tuple(run))
+    runs.sort(key=lambda run: run[0].index)
+    return Frame(tuple(runs), num_rows, time.perf_counter() - began)
+
+
+def _seen(index: int, row: object, made: Plan) -> Seen:
+    if isinstance(row, RowRefused):
+        return Seen(index, None, row.code, None)
+    try:
+        asking = made.maker.asking(index, row)  # type: ignore[arg-type]
+    except RowRefused as refusal:
+        return Seen(index, None, refusal.code, None)
+    keys = [key_of(request, b"") for request in asking.requests]
+    key = None if None in keys else hashlib.blake2b(b"".join(keys), digest_size=16).digest()  # type: ignore[arg-type]
+    return Seen(index, asking, None, key)
+
+
+def distinct(rows: Sequence[Seen], reuse: bool) -> list[Seen]:
+    """The rows that the engine will be asked for: of equal ones the first, unless each is computed."""
+    found, known = [], set()
+    for row in rows:
+        if row.asking is not None and not (reuse and row.key is not None and row.key in known):
+            known.add(row.key)
+            found.append(row)
+    return found
+
+
+def strata_of(rows: Sequence[Seen], num_sample: int, draw: random.Random) -> list[Stratum]:
+    """Rows cut into strata by the length of their prompts, and `num_sample` of them (at most all) drawn from these in
+    equal parts. A stratum has at least two rows of the sample, where there are so many."""
+    by_length = sorted(rows, key=lambda row: (row.num_prompt, row.index))
+    num_sample = min(num_sample, len(rows))
+    count = max(1, min(STRATA, num_sample // 2))
+    strata = []
+    for part in range(count):
+        inside = by_length[part * len(rows) // count : (part + 1) * len(rows) // count]
+        wanted = (part + 1) * num_sample // count - part * num_sample // count
+        drawn = draw.sample(inside, min(wanted, len(inside)))
+        if inside:
+            strata.append(Stratum(tuple(inside), tuple(sorted(drawn, key=lambda row: row.index))))
+    return strata
