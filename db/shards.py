@@ -180,13 +180,14 @@ def got_on(session: Session, claim: Claim, marks: int) -> Claim | None:
     return replace(claim, marks=marks, attempts=attempts, counted=counted)
 
 
-def uncount(session: Session, claim: Claim) -> Claim | None:
-    """The attempt waits for an engine in which another shard's rows are: whatever ends it now, its own rows do not.
+def count(session: Session, claim: Claim, *, counted: bool) -> Claim | None:
+    """Whether the attempt counts. It does not while it waits for an engine in which another shard's rows are: whatever
+    ends it then, its own rows do not.
 
     Gives the claim as it is now; None when the lease was lost.
     """
-    attempts = claim.attempts - claim.counted
-    return replace(claim, attempts=attempts, counted=False) if _write(session, claim, attempts=attempts) else None
+    attempts = claim.attempts - claim.counted + counted
+    return replace(claim, attempts=attempts, counted=counted) if _write(session, claim, attempts=attempts) else None
 
 
 def finish(

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
-from worker.sources import POLL_SECONDS, Source, Stop, Stopped
+from worker.sources import POLL_SECONDS, EngineFailed, Source, Stop, Stopped
 
 
 class Alone:
@@ -24,8 +24,9 @@ class Alone:
         return not self._waiting or self._waiting[0] is source.owner
 
     @contextlib.contextmanager
-    def held(self, owner: object, stop: Stop) -> Iterator[None]:
-        """Wait until the others' requests are out of the engine. Raises Stopped, and the source's failure."""
+    def held(self, owner: object, model: str, stop: Stop) -> Iterator[None]:
+        """Wait until the others' requests are out of the engine. `owner` is running requests. Raises Stopped, and
+        EngineFailed when the engine failed meanwhile: with others' requests, so that the owner's are not to blame."""
         with self._lock:
             self._waiting.append(owner)
         try:
@@ -34,6 +35,8 @@ class Alone:
                     if stop():
                         raise Stopped
                     self._changed.wait(POLL_SECONDS / 10)
+                if not any(source.owner is owner for source in self._sources):  # a failure takes all of them out
+                    raise EngineFailed(model, RuntimeError("it ended with another shard's rows"))
             yield
         finally:
             with self._lock:

@@ -64,10 +64,10 @@ class Attempt:
         if self.output is not None:
             self._count(self.look())
 
-    def waits(self) -> None:
-        """It is about to wait for the engine: other rows may end it, and do not count. Raises Stopped as `open`."""
+    def waits(self, waiting: bool) -> None:
+        """It waits for the engine, or no longer: other rows may end it meanwhile. Raises Stopped as `open`."""
         with self.process.sessions.begin() as session:
-            self._change(shards.uncount(session, self.claim))
+            self._change(shards.count(session, self.claim, counted=not waiting))
 
     def _count(self, saved: Saved) -> None:
         if saved.marks != self.claim.marks:

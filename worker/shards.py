@@ -77,7 +77,7 @@ class ShardWork:
     saved: Saved
     checkpoint: Checkpoint
     suspects: Suspects
-    waits: Callable[[], None] = lambda: None  # called before the engine is waited for
+    waits: Callable[[bool], None] = lambda waiting: None  # told before the engine is waited for, and after
     _chunks: deque[Chunk] = field(default_factory=deque)  # open ones, in row order
     _asked: dict[int, Asked] = field(default_factory=dict)  # by row
 
@@ -144,8 +144,9 @@ class ShardWork:
         left = dict(requests)
         while left:
             group = self.suspects.next_group(list(left))
-            self.waits()
+            self.waits(True)
             with self.model.alone(self.stop):
+                self.waits(False)
                 log.warning("rows tried with the engine to themselves", row=group[0], rows=len(group))
                 self.checkpoint.begin(group[0], group[-1] + 1)
                 for row in group:

@@ -201,7 +201,7 @@ def test_an_attempt_that_waits_for_the_engine_is_not_counted_until_it_gets_on(se
     assert (taken.attempts, taken.counted) == (2, True)
     for _ in range(2):  # once, however often it waits
         with sessions.begin() as session:
-            waits = shards.uncount(session, taken)
+            waits = shards.count(session, taken, counted=False)
         assert waits is not None
         assert (waits.attempts, waits.counted) == (1, False)
         taken = waits
@@ -210,7 +210,11 @@ def test_an_attempt_that_waits_for_the_engine_is_not_counted_until_it_gets_on(se
     again = take(sessions, shard_id)
     assert again.attempts == 2
     with sessions.begin() as session:
-        assert shards.uncount(session, waits) is None  # another's by now
+        assert shards.count(session, waits, counted=True) is None  # another's by now
+        waits = shards.count(session, again, counted=False)
+        assert waits is not None
+        back = shards.count(session, waits, counted=True)
+        assert back == again
         on = shards.got_on(session, again, marks=1)
     assert on is not None
     assert (on.attempts, on.counted) == (1, True)

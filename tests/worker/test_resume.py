@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from db.session import db_now
 from engine.request import Request
 from tests.worker.factories import Office, spec_of, write_texts
 from tests.worker.fakes import FakeEngine, FakeModel
+from worker.checkpoints import Checkpoint
 from worker.open_model import OpenModel
 from worker.rows import RowMaker
 from worker.runner import Runner
@@ -204,6 +206,24 @@ def test_a_shard_that_waits_while_anothers_row_ends_the_engine_is_not_given_up(
     assert eager.work() == ["run"] * 5 + ["merge"]  # of at most two attempts
     assert attempts[:5] == [1] * 5
     assert outputs(tmp_path / "out") == [f"ROW {i}" for i in range(100)]
+
+
+def test_a_shard_that_cannot_mark_its_rows_is_given_up(
+    eager: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the engine by then: what breaks it is its own, and counts."""
+    eager.submit(spec_of(write_texts(tmp_path / "in.parquet", ["row"])), tmp_path / "out")
+    eager.work(until=at_run)
+    with eager.sessions.begin() as session:
+        session.execute(update(Shard).values(status=ShardStatus.RUNNING, owner="dead", attempts=1, lease_until=0.0))
+
+    def full(self: Checkpoint, first: int, stop: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Checkpoint, "begin", full)
+    assert eager.work() == ["run"]
+    job = eager.job()
+    assert (job.status, job.error_code) == (JobStatus.FAILED, "no_space")
 
 
 @pytest.fixture

@@ -199,6 +199,17 @@ def test_a_pause_is_asked_again_after_an_output(runner: Runner) -> None:
     assert most == 4
 
 
+def test_who_waits_for_an_engine_that_fails_does_not_get_it(runner: Runner, loader: Loader) -> None:
+    """Its rows would be marked as suspects of what others' rows did."""
+    with runner.use("m", never) as model:
+        outputs = model.run(requests(1), never, "job")
+        assert next(outputs).id == 0
+        runner._drop(EngineFailed("m", RuntimeError("poison")))
+        with pytest.raises(EngineFailed, match="it ended with another shard's rows"), model.alone(never):
+            raise AssertionError("not reached")
+        outputs.close()
+
+
 def test_closing_aborts_what_is_in_the_engine(runner: Runner, loader: Loader) -> None:
     loader.engine = {"step_seconds": 0.001}
     with runner.use("m", never) as model:
