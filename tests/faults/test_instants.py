@@ -152,7 +152,7 @@ def test_clocks_that_are_three_hours_off(rig_on: RigOn, own_postgres: str, repor
     """Leases are compared on the database's clock alone: nobody takes over early, and nothing waits for hours."""
     libfaketime = pytest.importorskip("libfaketime", reason="no libfaketime to shift a process's clock with")
     (library,) = Path(libfaketime.__file__).parent.rglob("libfaketime.so.1")
-    rig = rig_on(own_postgres)
+    rig = rig_on(own_postgres, lease_seconds=8)  # nobody dies at first, however loaded the machine is
     rig.submit(1500)
     for offset in ("+3h", "-3h"):
         shifted = {"LD_PRELOAD": str(library), "FAKETIME": offset, "DONT_FAKE_MONOTONIC": "1"}
