@@ -21,7 +21,7 @@ from engine.parallel import Team
 from engine.runner import Runner
 from engine.runners import chooser_of, runner_of
 from engine.sampler import Sampler, settle
-from engine.simulation.work import Work
+from engine.work import Work
 
 if TYPE_CHECKING:
     from engine.chooser import Chooser, Chosen  # imports Triton, which not every machine has

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from engine.blocks import BlockPool
 from engine.drafter.acceptance import DraftStats
 from engine.scheduler import Scheduler
-from engine.simulation.work import NO_WORK, Work
 from engine.stats import EngineStats
+from engine.work import NO_WORK, Work
 
 
 @dataclass(slots=True)

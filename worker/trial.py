@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 from db.settings import Settings
 from engine.config import EngineConfig
-from engine.errors import RequestTooLong
 from engine.request import Output, Request
-from engine.simulation import FittedCost, SimulatedRequest, Simulator, fit
+from engine.simulation import FittedCost, SimulatedRequest, Simulator, fit, pass_through
 from worker.counters import BESIDE
 from worker.frame import Seen
 from worker.intervals import spread_of_sums
@@ -117,19 +116,9 @@ def _ratios(steps: Sequence[TimedStep], cost: FittedCost) -> list[float]:
 def simulate(simulator: Simulator, requests: Iterable[SimulatedRequest], numbers: Iterator[int]) -> float:
     """Run requests as the engine's thread takes them, to the last one's end. Returns the seconds that it took; what an
     engine would refuse costs nothing. `numbers` name the requests, each another one."""
-    began, source, more = simulator.seconds, iter(requests), True
-    while more or not simulator.idle:
-        while more and simulator.has_room:
-            request = next(source, None)
-            if request is None:
-                more = False
-                break
-            try:
-                simulator.add(next(numbers), request)
-            except RequestTooLong:
-                continue
-        if not simulator.idle:
-            simulator.step()
+    began = simulator.seconds
+    for _ in pass_through(simulator, zip(numbers, requests, strict=False)):
+        pass
     return simulator.seconds - began
 
 

@@ -5,9 +5,9 @@ from engine.simulation.costs import FittedCost, StepCost, fit
 from engine.simulation.devices import DeviceProfile
 from engine.simulation.requests import Drafts, SimulatedRequest
 from engine.simulation.roofline import RooflineCost
-from engine.simulation.run import Simulated, simulate
+from engine.simulation.run import Simulated, pass_through, simulate
 from engine.simulation.simulator import Simulator
-from engine.simulation.work import Work
+from engine.work import Work
 
 __all__ = [
     "Architecture",
@@ -21,5 +21,6 @@ __all__ = [
     "StepCost",
     "Work",
     "fit",
+    "pass_through",
     "simulate",
 ]

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.simulation.work import Work
+from engine.work import Work
 
 FEATURES = ("step", *Work._fields)
 ROUNDS = 200  # of removing features whose coefficient would be negative; each removes or frees at least one

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from engine.blocks import BlockPool
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
-from engine.simulation.work import Work
+from engine.work import Work
 
 TAKE, FILL = 0, 1  # in the order in which a step does them for a sequence
 

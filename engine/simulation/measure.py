@@ -15,7 +15,7 @@ from engine.request import Request, SamplingParams
 from engine.simulation.costs import FittedCost, fit
 from engine.simulation.requests import SimulatedRequest
 from engine.simulation.simulator import Simulator
-from engine.simulation.work import Work
+from engine.work import Work
 
 FEWER = (1, 4, 16)  # sequences at a time, beside as many as there may be
 LONGEST = 512  # of the prompts

@@ -13,7 +13,7 @@ from engine.config import EngineConfig
 from engine.errors import InvalidRequest, OutOfCache
 from engine.simulation.architecture import BYTES, Architecture
 from engine.simulation.devices import HOST_PER_SEQUENCE, MEMORY, DeviceProfile
-from engine.simulation.work import Work
+from engine.work import Work
 
 LIMITS = ("weights bandwidth", "compute", "KV bandwidth", "attention compute", "links", "host")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from engine.config import EngineConfig
@@ -12,7 +12,7 @@ from engine.errors import RequestTooLong
 from engine.simulation.costs import StepCost
 from engine.simulation.requests import SimulatedRequest
 from engine.simulation.simulator import Simulator
-from engine.simulation.work import Work
+from engine.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,25 @@ class Simulated:
     ends: array[float] = field(repr=False)  # second at which each request ended, in their order; infinite: refused
 
 
+def pass_through(simulator: Simulator, requests: Iterable[tuple[int, SimulatedRequest]]) -> Iterator[tuple[int, float]]:
+    """Requests by number, each taken when there is room for it, as Engine.generate does: number and second of each as
+    it ends; infinite, and at once, of what an engine would refuse. Raises InvalidRequest."""
+    source, more = iter(requests), True
+    while more or not simulator.idle:
+        while more and simulator.has_room:
+            number, request = next(source, (0, None))
+            if request is None:
+                more = False
+                break
+            try:
+                simulator.add(number, request)
+            except RequestTooLong:
+                yield number, math.inf
+        if not simulator.idle:
+            for number in simulator.step():
+                yield number, simulator.seconds
+
+
 def simulate(
     requests: Iterable[SimulatedRequest],
     config: EngineConfig,
@@ -42,28 +61,21 @@ def simulate(
     jumps: bool = True,
     works: list[Work] | None = None,
 ) -> Simulated:
-    """Run requests as Engine.generate does: each is taken when there is room for it. See Simulator for the rest.
-
-    Raises InvalidRequest.
-    """
+    """Run requests through a Simulator, which see. Raises InvalidRequest."""
     simulator = Simulator(config, cost, jumps=jumps, works=works)
-    source, ends = iter(requests), array("d")
-    more, refused, output_tokens = True, 0, 0
-    while more or not simulator.idle:
-        while more and simulator.has_room:
-            request = next(source, None)
-            if request is None:
-                more = False
-                break
+    ends, lengths = array("d"), array("q")
+
+    def numbered() -> Iterator[tuple[int, SimulatedRequest]]:
+        for number, request in enumerate(requests):
             ends.append(math.inf)
-            try:
-                simulator.add(len(ends) - 1, request)
-                output_tokens += request.num_output
-            except RequestTooLong:
-                refused += 1
-        if not simulator.idle:
-            for number in simulator.step():
-                ends[number] = simulator.seconds
+            lengths.append(request.num_output)
+            yield number, request
+
+    refused, output_tokens = 0, 0
+    for number, end in pass_through(simulator, numbered()):
+        ends[number] = end
+        refused += end == math.inf
+        output_tokens += lengths[number] if end < math.inf else 0
     prompt_tokens, cached_tokens, computed_tokens, preemptions = simulator.counts()
     steps = max(simulator.steps, 1)
     assert config.num_blocks is not None

@@ -15,7 +15,7 @@ from engine.sequence import Sequence
 from engine.simulation.costs import StepCost
 from engine.simulation.jump import jump
 from engine.simulation.requests import OUTPUTS, SimulatedRequest
-from engine.simulation.work import NO_WORK, Work
+from engine.work import NO_WORK, Work
 
 
 class Simulator:
