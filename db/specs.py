@@ -178,6 +178,11 @@ class JobSpec(Spec):
         description="Compute rows that must have the same answer once, and take answers over from earlier jobs. Rows "
         "sampled without a seed are always computed.",
     )
+    reorder: bool = Field(
+        default=True,
+        description="Compute rows whose prompts begin alike one after the other, among about a thousand at a time. "
+        "Results come out in the order of the input either way.",
+    )
     max_rows: int | None = Field(default=None, ge=1, description="Take only the first rows of the input.")
     only_new: OnlyNew | None = Field(
         default=None, description="Of a schedule's job: leave out the rows that its earlier runs have computed."

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from db.datasets import Dataset
 from worker.plans import Plan
-from worker.recipes import RowRefused
+from worker.recipes import Row, RowRefused
 from worker.rows import Asking
 from worker.samples import rows_between
 from worker.twins import key_of
@@ -95,11 +95,11 @@ def look(dataset: Dataset, num_rows: int, made: Plan, draw: random.Random, go_on
     return Frame(tuple(runs), num_rows, time.perf_counter() - began)
 
 
-def _seen(index: int, row: object, made: Plan) -> Seen:
+def _seen(index: int, row: Row | RowRefused, made: Plan) -> Seen:
     if isinstance(row, RowRefused):
         return Seen(index, None, row.code, None)
     try:
-        asking = made.maker.asking(index, row)  # type: ignore[arg-type]
+        asking = made.maker.asking(index, row, made.maker.text(row))
     except RowRefused as refusal:
         return Seen(index, None, refusal.code, None)
     keys = [key_of(request, b"") for request in asking.requests]

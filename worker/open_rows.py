@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from engine.request import Output
+from worker.recipes import Row
 from worker.rows import Asking, Result
 
 
@@ -26,6 +27,17 @@ class Chunk:
         assert self.results[offset] is None, f"row {offset} of a chunk is answered twice"
         self.results[offset] = result
         self.missing -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Unasked:
+    """A row that has a text and is no request yet. `index`: in the job."""
+
+    index: int
+    chunk: Chunk
+    offset: int
+    row: Row
+    text: str
 
 
 @dataclass(slots=True)

@@ -37,8 +37,8 @@ class OpenAIRowMaker(RowMaker):
         self._bodies = recipe
         self._max_model_len = max_model_len
 
-    def asking(self, index: int, row: Row) -> Asking:
-        body = self._bodies.body(self.text(row))
+    def asking(self, index: int, row: Row, text: str) -> Asking:
+        body = self._bodies.body(text)
         prompt = self._prompt_of(body)
         room = self._max_model_len - len(prompt)
         if room < (body.limit or 1):

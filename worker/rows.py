@@ -110,21 +110,20 @@ class RowMaker:
             raise RowRefused("text_too_large", f"the text has {size} bytes; the limit is {self._max_prompt_bytes}")
         return text
 
-    def asking(self, index: int, row: Row) -> Asking:
-        """What to ask the engine for the job's row `index`. Raises RowRefused."""
-        request, truncated = self.request(index, row)
-        return Asking((request,), truncated, request.format)
+    def beginning(self, row: Row, text: str) -> str:
+        """How the row's prompt begins, as far as the rows of a job differ in it; `text` is its own."""
+        return self._recipe.beginning(row, text)
+
+    def asking(self, index: int, row: Row, text: str) -> Asking:
+        """What to ask the engine for the job's row `index`, whose own text is `text`. Raises RowRefused."""
+        prompt = self.prompt(row, text)
+        format = None if self.formats is None else self.formats.of(row)
+        return Asking((self.ask(index, prompt.tokens, format),), prompt.truncated_tokens, format)
 
     def answer(self, asking: Asking, outputs: Sequence[Output]) -> Result:
         """What becomes of a row's outputs, in the order of its requests."""
         (output,) = outputs
         return self.result(output, asking.truncated_tokens, asking.format)
-
-    def request(self, index: int, row: Row) -> tuple[Request, int]:
-        """The request of the job's row `index`, and how many tokens `on_long` cut. Raises RowRefused."""
-        prompt = self.prompt(row, self.text(row))
-        format = None if self.formats is None else self.formats.of(row)
-        return self.ask(index, prompt.tokens, format), prompt.truncated_tokens
 
     def ask(self, index: int, tokens: tuple[int, ...], format: Format | None = None) -> Request:
         sampling = self._sampling

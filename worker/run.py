@@ -71,7 +71,7 @@ def _work(attempt: Attempt, heart: Heartbeat) -> Made:
     schema = source_schema(claim)
     with process.runner.use(claim.spec.model, stop) as model:
         made = plan(claim.spec, model, settings, schema, claim.prepared, claim.job_id, claim.tenant)
-        window = Window.of(settings.engine_max_sequences)
+        window = Window.of(settings.engine_max_sequences, reorder=claim.spec.reorder)
         with attempt.checkpoint(made.layout) as checkpoint:
             work = ShardWork(
                 claim,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, TypeAlias
 
@@ -18,7 +18,8 @@ from engine.request import Output, Request
 from worker.cells import read_rows
 from worker.checkpoints import Checkpoint, Saved
 from worker.open_model import OpenModel
-from worker.open_rows import Asked, Chunk
+from worker.open_rows import Asked, Chunk, Unasked
+from worker.order import arranged
 from worker.parts import Counts, PartWriter, Tally, part_name, read_counts, to_batch
 from worker.recipes import RowRefused
 from worker.rows import Result, RowMaker, poisonous, refused
@@ -29,6 +30,7 @@ from worker.suspects import Suspects
 log = structlog.get_logger()
 Requests: TypeAlias = tuple[Request, ...]  # of one row
 LEAST_CHUNKS = 4
+MOST_BYTES = 64 << 20  # of the rows that are put in order together; one batch may be larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,14 @@ class Window:
     """How many rows may be open at once, from the first unfinished one to the last one read."""
 
     num_chunks: int
+    together: int = 1  # chunks whose rows are read together and put in order
 
     @classmethod
-    def of(cls, max_sequences: int) -> Window:
-        """Enough that one long answer does not keep the engine's other places empty."""
-        return cls(max(LEAST_CHUNKS, -(-4 * max_sequences // READ_ROWS)))
+    def of(cls, max_sequences: int, *, reorder: bool) -> Window:
+        """Enough that one long answer does not keep the engine's other places empty. Rows that are put in order are as
+        many, and as many again, so that the next ones can follow while the last of these are computed."""
+        num_chunks = max(LEAST_CHUNKS, -(-4 * max_sequences // READ_ROWS))
+        return cls(2 * num_chunks, num_chunks) if reorder else cls(num_chunks)
 
 
 @dataclass(slots=True)
@@ -101,24 +106,40 @@ class ShardWork:
         assert rows == self.claim.num_rows, f"shard {self.claim.shard_id} has {rows} of {self.claim.num_rows} rows"
 
     def _requests(self, writer: PartWriter) -> Generator[Request | None, None, None]:
-        """The requests of the rows, in row order; None while the window is full."""
-        for first, batch in read_shard(self.claim, self.layout.columns):
-            if self.stop():
-                raise Stopped
-            while len(self._chunks) >= self.window.num_chunks:
+        """The requests of the rows, in the order to compute them; None while the window is full."""
+        batches = read_shard(self.claim, self.layout.columns)
+        while together := self._read(batches):
+            while len(self._chunks) + len(together) > self.window.num_chunks:
                 yield None
-            chunk = Chunk.of(batch.select(list(self.layout.kept)))
-            self._chunks.append(chunk)
-            requests = self._open_requests(first, batch, chunk)
+            rows = (row for first, batch in together for row in self._open(first, batch))
             if self.suspects.careful:
-                yield from self._carefully(requests)
+                yield from self._carefully(self._ask(rows))
             else:
-                for _, own in requests:
+                for _, own in self._ask(self._ordered(rows) if self.claim.spec.reorder else rows):
                     yield from own
             self._flush(writer)
 
-    def _open_requests(self, first: int, batch: pa.RecordBatch, chunk: Chunk) -> Iterator[tuple[int, Requests]]:
-        """Row and requests of the rows that are to be computed; the other ones are settled here."""
+    def _read(self, batches: Iterator[tuple[int, pa.RecordBatch]]) -> list[tuple[int, pa.RecordBatch]]:
+        """The next batches whose rows are put in order together. Empty: there are none."""
+        read: list[tuple[int, pa.RecordBatch]] = []
+        size = 0
+        for first, batch in batches:
+            if self.stop():
+                raise Stopped
+            read.append((first, batch))
+            size += batch.nbytes
+            if len(read) >= self.window.together or size >= MOST_BYTES or self.suspects.careful:
+                break
+        return read
+
+    def _ordered(self, rows: Iterable[Unasked]) -> list[Unasked]:
+        unasked = list(rows)
+        return [unasked[place] for place in arranged([self.maker.beginning(each.row, each.text) for each in unasked])]
+
+    def _open(self, first: int, batch: pa.RecordBatch) -> Iterator[Unasked]:
+        """The rows of a new chunk that are to be computed; the other ones are settled here."""
+        chunk = Chunk.of(batch.select(list(self.layout.kept)))
+        self._chunks.append(chunk)
         saved = self.saved.results(first, first + batch.num_rows, self.layout.prefix)
         for offset, row in enumerate(read_rows(batch, self.layout.read)):
             index = first + offset
@@ -132,12 +153,22 @@ class ShardWork:
             try:
                 if isinstance(row, RowRefused):
                     raise row
-                asking = self.maker.asking(index, row)
+                text = self.maker.text(row)
             except RowRefused as error:
                 self._put(chunk, offset, refused(error), index)
             else:
-                self._asked[index] = Asked.of(chunk, offset, asking)
-                yield index, asking.requests
+                yield Unasked(index, chunk, offset, row, text)
+
+    def _ask(self, rows: Iterable[Unasked]) -> Iterator[tuple[int, Requests]]:
+        """Row and requests of the rows, made one by one as they are wanted."""
+        for row in rows:
+            try:
+                asking = self.maker.asking(row.index, row.row, row.text)
+            except RowRefused as error:
+                self._put(row.chunk, row.offset, refused(error), row.index)
+            else:
+                self._asked[row.index] = Asked.of(row.chunk, row.offset, asking)
+                yield row.index, asking.requests
 
     def _carefully(self, requests: Iterator[tuple[int, Requests]]) -> Iterator[Request | None]:
         """The requests group by group, each with the engine to itself and marked before."""

@@ -77,7 +77,7 @@ def run(rows: Sequence[dict[str, Any]], maker: RowMaker, loaded: LoadedModel) ->
     requests: dict[object, Request] = {}
     for index, row in enumerate(rows):
         try:
-            requests[index] = maker.request(index, row)[0]
+            (requests[index],) = maker.asking(index, row, maker.text(row)).requests
         except RowRefused as error:
             ends[(refused(error).error or ("?", ""))[0]] += 1
     wrong = []

@@ -43,7 +43,7 @@ def judge(name: str, path: Path, loaded: LoadedModel, *, most: int | None = None
     prepared = _prepared(spec, rows, loaded)
     recipe = build(spec.recipe, loaded.tokenizer, max_chars=BYTES, prepared=prepared)
     maker = _maker(spec, recipe, loaded)
-    requests = [maker.request(index, row)[0] for index, row in enumerate(rows)]
+    requests = [maker.asking(index, row, maker.text(row)).requests[0] for index, row in enumerate(rows)]
     results = {output.id: maker.result(output).values for output in loaded.engine.generate(requests)}
     answers = [str(results[index]["label"]) for index in range(len(rows))]
     confidences = [_number(results[index]["confidence"]) for index in range(len(rows))]

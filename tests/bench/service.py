@@ -50,7 +50,9 @@ QUESTION = (
 
 
 @contextmanager
-def service(home: Path, model: Path, dtype: str, threads: int | None) -> Iterator[tuple[Client, psutil.Process]]:
+def service(
+    home: Path, model: Path, dtype: str, threads: int | None, cache_bytes: int = CACHE_BYTES
+) -> Iterator[tuple[Client, psutil.Process]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -59,7 +61,7 @@ def service(home: Path, model: Path, dtype: str, threads: int | None) -> Iterato
         "NIGHTMILL_PORT": str(port),
         "NIGHTMILL_MODEL": str(model),
         "NIGHTMILL_ENGINE_DTYPE": dtype,
-        "NIGHTMILL_ENGINE_CACHE_BYTES": str(CACHE_BYTES),
+        "NIGHTMILL_ENGINE_CACHE_BYTES": str(cache_bytes),
     }
     if threads is not None:
         environment["NIGHTMILL_ENGINE_THREADS"] = str(threads)

@@ -182,7 +182,7 @@ def test_rows_finished_before_a_crash_are_not_computed_again(
         asked += 1
         return make(*given)
 
-    make = RowMaker.request
+    make = RowMaker.asking
     with monkeypatch.context() as patch:
         patch.setattr(store._client, "call", failing)  # type: ignore[attr-defined]
         run(office.process)
@@ -191,7 +191,7 @@ def test_rows_finished_before_a_crash_are_not_computed_again(
         assert (shard.error_code, shard.part) == ("storage_unavailable", None)
     assert all(name.startswith("_tmp/part-00000.parquet.00000001.rows.") for name in keys(data / "out"))
     assert len(keys(data / "out")) > 1
-    monkeypatch.setattr(RowMaker, "request", request)
+    monkeypatch.setattr(RowMaker, "asking", request)
     send_again(office)
     office.work()
     assert office.job().status is JobStatus.COMPLETED

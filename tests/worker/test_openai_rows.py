@@ -88,7 +88,8 @@ def maker() -> OpenAIRowMaker:
 
 
 def requests(body: dict[str, Any], index: int = 4) -> tuple[Request, ...]:
-    return maker().asking(index, {"body": json.dumps(body)}).requests
+    text = json.dumps(body)
+    return maker().asking(index, {"body": text}, text).requests
 
 
 def test_parameters_reach_the_engine() -> None:

@@ -97,6 +97,25 @@ def test_a_drained_shard_goes_on_where_it_was(eager: Office, tmp_path: Path, com
         assert session.scalars(select(Shard.attempts)).all() == [1]
 
 
+def test_rows_computed_in_another_order_are_not_computed_again(
+    eager: Office, tmp_path: Path, computed: list[int]
+) -> None:
+    texts = [f"{i % 7} {'long ' * 40} row {i}" for i in range(100)]
+    source = write_texts(tmp_path / "in.parquet", texts)
+    eager.submit(spec_of(source, model="fake:slow", sampling={"max_tokens": 400}), tmp_path / "out")
+    eager.work(until=at_run)
+    thread = stop_after(30, computed, eager.process.drain.set)
+    eager.do(eager.sent.pop())
+    thread.join()
+    first = list(computed)
+    assert 30 <= len(first) < 100
+    assert {row % 7 for row in first[:10]} <= {0, 1}  # the first two of seven beginnings, of 15 and 15 rows
+    eager.process.drain.clear()
+    assert eager.work() == ["run", "merge"]
+    assert outputs(tmp_path / "out") == [text.upper() for text in texts]
+    assert sorted(computed) == list(range(100))
+
+
 def test_pause_saves_and_resume_goes_on(eager: Office, tmp_path: Path, computed: list[int]) -> None:
     source = write_texts(tmp_path / "in.parquet", (f"row {i}" for i in range(100)))
     eager.submit(spec_of(source, model="fake:slow"), tmp_path / "out")

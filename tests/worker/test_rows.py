@@ -8,7 +8,7 @@ import pytest
 
 from db.sampling import SamplingSpec
 from db.specs import Generate, JobSpec, Label, Summarize
-from engine.request import FinishReason, Output, SamplingParams, TokenLogprobs
+from engine.request import FinishReason, Output, Request, SamplingParams, TokenLogprobs
 from tests.worker.fakes import ROLES, FakeTokenizer
 from worker.recipes import RowRefused, build
 from worker.rows import Result, RowMaker, prompt_tokens, refused
@@ -24,14 +24,21 @@ def maker(max_model_len: int = 100, max_prompt_bytes: int = 1000, **spec: object
     return RowMaker(job, recipe, tokenizer, max_model_len=max_model_len, max_prompt_bytes=max_prompt_bytes, group="job")
 
 
+def request_of(made: RowMaker, index: int, row: dict[str, object]) -> tuple[Request, int]:
+    """The row's request, and how many tokens were cut."""
+    asking = made.asking(index, row, made.text(row))
+    (request,) = asking.requests
+    return request, asking.truncated_tokens
+
+
 def refusal(made: RowMaker, text: str | None) -> tuple[str, str]:
     with pytest.raises(RowRefused) as caught:
-        made.request(0, {"text": text})
+        request_of(made, 0, {"text": text})
     return caught.value.code, caught.value.message
 
 
 def test_request() -> None:
-    request, truncated = maker(sampling=SamplingSpec(max_tokens=7, stop=("x",))).request(42, {"text": "hi"})
+    request, truncated = request_of(maker(sampling=SamplingSpec(max_tokens=7, stop=("x",))), 42, {"text": "hi"})
     assert (request.id, truncated) == (42, 0)
     assert request.prompt == (ROLES["user"], *b"hi", 256, ROLES["assistant"])
     assert request.sampling == SamplingParams(max_tokens=7, stop=("x",))
@@ -40,22 +47,22 @@ def test_request() -> None:
 
 def test_default_max_tokens_is_the_recipes() -> None:
     made = maker(1000, recipe=Summarize(max_words=10))
-    assert made.request(0, {"text": "hi"})[0].sampling.max_tokens == 32
+    assert request_of(made, 0, {"text": "hi"})[0].sampling.max_tokens == 32
     assert made.max_prompt_tokens == 968
 
 
 def test_choices_need_room_for_the_longest() -> None:
     made = maker(1000, recipe=Label(labels=("yes", "never")))
     assert made.max_prompt_tokens == 995
-    assert made.request(0, {"text": "x"})[0].choices == (tuple(b"yes"), tuple(b"never"))
+    assert request_of(made, 0, {"text": "x"})[0].choices == (tuple(b"yes"), tuple(b"never"))
 
 
 def test_a_seed_gives_every_row_its_own() -> None:
     made = maker(sampling=SamplingSpec(temperature=1.0, seed=3, max_tokens=5))
-    seeds = [made.request(index, {"text": "x"})[0].sampling.seed for index in (0, 1, 0)]
+    seeds = [request_of(made, index, {"text": "x"})[0].sampling.seed for index in (0, 1, 0)]
     assert seeds[0] == seeds[2] != seeds[1]
     greedy = maker(sampling=SamplingSpec(seed=3, max_tokens=5))
-    assert greedy.request(9, {"text": "x"})[0].sampling.seed == 3
+    assert request_of(greedy, 9, {"text": "x"})[0].sampling.seed == 3
 
 
 def test_too_large() -> None:
@@ -65,7 +72,7 @@ def test_too_large() -> None:
 
 def test_too_long_is_an_error_by_default() -> None:
     made = maker(20, sampling=SamplingSpec(max_tokens=5))
-    assert made.request(0, {"text": "x" * 12})[1] == 0
+    assert request_of(made, 0, {"text": "x" * 12})[1] == 0
     assert refusal(made, "x" * 13) == ("too_long", "the prompt has 16 tokens; there is room for 15")
 
 
@@ -75,7 +82,7 @@ def test_too_long_is_an_error_by_default() -> None:
 )
 def test_truncation_keeps_what_fits(on_long: str, kept: str) -> None:
     made = maker(20, sampling=SamplingSpec(max_tokens=5), on_long=on_long)
-    request, truncated = made.request(0, {"text": "abcdefghijklmnopqrstuvwxyz"})
+    request, truncated = request_of(made, 0, {"text": "abcdefghijklmnopqrstuvwxyz"})
     assert bytes(request.prompt[1:-2]).decode() == kept
     assert len(request.prompt) == made.max_prompt_tokens == 15
     assert truncated == 14
@@ -87,7 +94,7 @@ def test_truncation_keeps_what_fits(on_long: str, kept: str) -> None:
 def test_truncation_leaves_no_broken_character(on_long: str, kept: str) -> None:
     """Room for four bytes of a, é, é, b (1 + 2 + 2 + 1), so that each cut falls into a character."""
     made = maker(12, sampling=SamplingSpec(max_tokens=5), on_long=on_long)
-    request, truncated = made.request(0, {"text": "aééb"})
+    request, truncated = request_of(made, 0, {"text": "aééb"})
     assert bytes(request.prompt[1:-2]).decode() == kept
     assert truncated == 2
 

@@ -29,6 +29,8 @@ from worker.shards import ShardWork, Window, adopt, make
 from worker.sources import EngineFailed, Stopped
 from worker.suspects import Suspects
 
+WINDOW = Window(4)
+
 
 def never() -> bool:
     return False
@@ -59,7 +61,13 @@ def claim_of(spec: JobSpec, start: int, stop: int, first: int = 0) -> Claim:
 
 
 def attempt(
-    runner: Runner, folder: Path, claim: Claim, *, window: int = 4, stop: object = never, careful: bool = False
+    runner: Runner,
+    folder: Path,
+    claim: Claim,
+    *,
+    window: Window = WINDOW,
+    stop: object = never,
+    careful: bool = False,
 ) -> tuple[PartFile, Counts]:
     """As worker.run does it: what an earlier attempt left is taken over, and a published part needs no checkpoint."""
     schema = datasets.inspect(Path(claim.file)).schema
@@ -76,7 +84,7 @@ def attempt(
             made.layout,
             made.maker,
             model,
-            Window(window),
+            window,
             stop,  # type: ignore[arg-type]
             tally,
             saved,
@@ -227,14 +235,59 @@ def test_a_slow_row_bounds_how_far_reading_runs_ahead(
 
     engine.step = stubborn  # type: ignore[assignment,method-assign]
     spec = spec_of(write_texts(tmp_path / "in.parquet", (f"row {i}" for i in range(1000))))
-    attempt(runner, tmp_path / "out", claim_of(spec, 0, 1000), window=2)
+    attempt(runner, tmp_path / "out", claim_of(spec, 0, 1000), window=Window(2))
     assert max(ahead) == 200
     table = pq.read_table(tmp_path / "out" / "part-00003.parquet")
     assert table["output"].to_pylist() == [f"ROW {i}" for i in range(1000)]
 
 
+def grouped(num_rows: int) -> list[str]:
+    """Rows that share one of 20 long beginnings with every twentieth other one."""
+    return [f"{i % 20} {'long ' * 40} row {i}" for i in range(num_rows)]
+
+
+@pytest.mark.parametrize("reorder", [True, False])
+def test_rows_that_begin_alike_are_computed_together_and_come_out_in_order(
+    runner: Runner, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reorder: bool
+) -> None:
+    monkeypatch.setattr("worker.shard_rows.READ_ROWS", 50)
+    texts = grouped(500)
+    texts[23], texts[120] = "", "  "  # refused before they are put in order
+    spec = spec_of(write_texts(tmp_path / "in.parquet", texts), sampling={"max_tokens": 400}, reorder=reorder)
+    _, counts = attempt(runner, tmp_path / "out", claim_of(spec, 0, 500), window=Window(8, 4))
+    table = pq.read_table(tmp_path / "out" / "part-00003.parquet")
+    assert table["id"].to_pylist() == list(range(500))
+    assert table["output"].to_pylist() == [text.upper() if text.strip() else None for text in texts]
+    assert counts.errors == {"empty_text": 2}
+    rows = [request_id[1] for request_id in engine.added]  # type: ignore[index]
+    passes = [range(200), range(200, 400), range(400, 500)]
+    ordered = [row for each in passes for first in each[:20] for row in sorted(range(first, each.stop, 20), key=str)]
+    expected = ordered if reorder else list(range(500))
+    assert rows == [row for row in expected if row not in (23, 120)]
+
+
+def test_a_pass_ends_early_where_rows_are_large(
+    runner: Runner, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.shard_rows.READ_ROWS", 50)
+    monkeypatch.setattr("worker.shards.MOST_BYTES", 50 * 400)  # two batches, of about 220 bytes a row
+    spec = spec_of(write_texts(tmp_path / "in.parquet", grouped(200)), sampling={"max_tokens": 400})
+    attempt(runner, tmp_path / "out", claim_of(spec, 0, 200), window=Window(8, 4))
+    rows = [request_id[1] for request_id in engine.added]  # type: ignore[index]
+    assert [sorted(rows[:100]), sorted(rows[100:])] == [list(range(100)), list(range(100, 200))]
+    assert rows[:5] == [0, 20, 40, 60, 80]
+
+
+def test_a_careful_attempt_keeps_to_the_inputs_order(runner: Runner, engine: FakeEngine, tmp_path: Path) -> None:
+    spec = spec_of(write_texts(tmp_path / "in.parquet", grouped(100)), sampling={"max_tokens": 400})
+    attempt(runner, tmp_path / "out", claim_of(spec, 0, 100), window=Window(8, 4), careful=True)
+    assert [request_id[1] for request_id in engine.added] == list(range(100))  # type: ignore[index]
+
+
 def test_window_keeps_the_engine_full() -> None:
-    assert [Window.of(n).num_chunks for n in (1, 64, 256, 257, 1024)] == [4, 4, 4, 5, 16]
+    sizes = (1, 64, 256, 257, 1024)
+    assert [Window.of(n, reorder=False) for n in sizes] == [Window(chunks, 1) for chunks in (4, 4, 4, 5, 16)]
+    assert [Window.of(n, reorder=True) for n in sizes] == [Window(2 * chunks, chunks) for chunks in (4, 4, 4, 5, 16)]
 
 
 def test_adoption(runner: Runner, tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ class ChatRecipe(FreeText):
         messages = self._conversation(row)
         return messages[_longest(messages)]["content"]
 
+    def beginning(self, row: Row, text: str) -> str:
+        return "\n".join(message["content"] for message in self._conversation(row))
+
     def messages(self, row: Row, text: str) -> list[Message]:
         messages = self._conversation(row)
         messages[_longest(messages)]["content"] = text

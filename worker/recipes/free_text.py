@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from worker.recipes.recipe import Answer, Score
+from worker.recipes.recipe import Answer, Row, Score
 
 
 class FreeText:
@@ -13,6 +13,9 @@ class FreeText:
     choices: tuple[tuple[int, ...], ...] = ()
     choice_margin: float | None = None
     sample_rows = 0
+
+    def beginning(self, row: Row, text: str) -> str:
+        return text
 
     def read(self, answer: Answer) -> dict[str, object]:
         return {"output": answer.text}

@@ -59,6 +59,9 @@ class LabelRecipe:
     def text(self, row: Row) -> str:
         return text_of(row, self._spec.column)
 
+    def beginning(self, row: Row, text: str) -> str:
+        return text
+
     def messages(self, row: Row, text: str) -> list[Message]:
         return [*self._head, ask(text)]
 

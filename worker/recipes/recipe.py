@@ -66,6 +66,9 @@ class Recipe(Protocol):
     def text(self, row: Row) -> str:
         """The row's own part of the prompt: what `on_long` may cut. Raises RowRefused."""
 
+    def beginning(self, row: Row, text: str) -> str:
+        """How the prompt begins, as far as rows differ in it: what two rows share of it, the prefix cache can share."""
+
     def messages(self, row: Row, text: str) -> Sequence[Message]:
         """The conversation to complete, with `text` standing for `self.text(row)`."""
 
