@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from db.settings import Settings
 from engine.config import EngineConfig
 from engine.request import Output, Request
-from engine.simulation import FittedCost, SimulatedRequest, Simulator, fit, pass_through
+from engine.simulation import FittedCost, SimulatedRequest, Simulator, fit, fit_most, pass_through
 from worker.counters import BESIDE
 from worker.frame import Seen
 from worker.intervals import spread_of_sums
@@ -18,9 +18,9 @@ from worker.rows import Result
 from worker.sources import Stop
 from worker.timings import TimedStep
 
-# A step that took so many times what others like it take was disturbed: something was compiled or measured in it, or
-# the machine stood still. That happens once, and not once in every so many rows.
-DISTURBED = 3.0
+# A step that took so many times what others like it take was disturbed: it was the engine's first, something was
+# compiled or measured in it, or the machine stood still. That happens once, and not once in every so many rows.
+DISTURBED = 2.0
 LEAST_PART = 0.2
 STRETCHES = 8  # of steps, whose speeds are compared
 
@@ -91,7 +91,7 @@ def speed_of(steps: Sequence[TimedStep], tried: Tried, simulated: Callable[[Fitt
     timed = [step for step in steps if step.seconds > 0]
     if not timed:
         return None
-    cost = fit([step.work for step in timed], [step.seconds for step in timed])
+    cost = fit_most([step.work for step in timed], [step.seconds for step in timed])
     calm = [step for step in timed if step.seconds <= DISTURBED * cost.seconds(step.work)] or timed
     cost = fit([step.work for step in calm], [step.seconds for step in calm])
     level = sum(step.seconds for step in calm) / sum(cost.seconds(step.work) for step in calm)

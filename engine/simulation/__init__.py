@@ -1,7 +1,7 @@
 """Simulation: what an engine would do, and how long it would take, without computing it."""
 
 from engine.simulation.architecture import Architecture
-from engine.simulation.costs import FittedCost, StepCost, fit
+from engine.simulation.costs import FittedCost, StepCost, fit, fit_most
 from engine.simulation.devices import DeviceProfile
 from engine.simulation.requests import Drafts, SimulatedRequest
 from engine.simulation.roofline import RooflineCost
@@ -21,6 +21,7 @@ __all__ = [
     "StepCost",
     "Work",
     "fit",
+    "fit_most",
     "pass_through",
     "simulate",
 ]
