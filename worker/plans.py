@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -11,12 +12,22 @@ from db import columns
 from db.errors import InvalidJob
 from db.settings import Settings
 from db.specs import JobSpec
-from worker.open_model import OpenModel
+from engine.tokenizer import Tokenizer
 from worker.openai_rows import OpenAIRowMaker
 from worker.recipes import Recipe, build
 from worker.recipes.openai import OpenAIRecipe
 from worker.rows import RowMaker
 from worker.shards import Layout
+
+
+class Model(Protocol):
+    """What decides how rows become requests."""
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def max_model_len(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +39,7 @@ class Plan:
 
 def plan(
     spec: JobSpec,
-    model: OpenModel,
+    model: Model,
     settings: Settings,
     source: pa.Schema,
     prepared: Mapping[str, object],

@@ -16,7 +16,9 @@ from api.schemas import JobRequest
 SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")
 LABEL = ("calibration", "label_probs", "multi_label", "threshold", "abstain_below")
 FORMAT = ("whitespace", "on_unsupported", "forced", "keep_raw")
-WHOLE_JOB = ("model", "output_prefix", "on_long", "max_rows", "shard_rows", "priority", "deadline_seconds")
+WHOLE_JOB = (
+    "model", "output_prefix", "on_long", "max_rows", "shard_rows", "reuse", "reorder", "priority", "deadline_seconds",
+)  # fmt: skip
 # Request field -> the option that sets it, where the names differ.
 OPTION_OF = {
     "recipe.json_schema": "--schema",

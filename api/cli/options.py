@@ -98,6 +98,12 @@ class JobOptions:
     on_long: Annotated[OnLong | None, typer.Option(help="What happens to a row too long for the model.")] = None
     max_rows: Annotated[int | None, typer.Option(help="Take only the first rows.")] = None
     shard_rows: Annotated[int | None, typer.Option(help="Rows of a shard, the unit of retry.")] = None
+    reuse: Annotated[
+        bool | None, typer.Option("--reuse/--no-reuse", help="Compute equal rows once, and take over earlier answers.")
+    ] = None
+    reorder: Annotated[
+        bool | None, typer.Option("--reorder/--no-reorder", help="Compute rows that begin alike one after the other.")
+    ] = None
     priority: Annotated[int | None, typer.Option(help="Jobs with a higher one are taken first; 0 without.")] = None
     deadline_seconds: Annotated[float | None, typer.Option(help="Rows not finished by then expire.")] = None
 

@@ -157,7 +157,8 @@ def test_the_demos_rouge() -> None:
 MEASURED: dict[str, Any] = {
     "model": "m", "dtype": "int8", "sequences": 64, "load_seconds": 1.0, "host_share": 0.031, "rows": 10,
     "prompt_tokens": 100, "cached_tokens": 20, "output_tokens": 50, "steps": 5, "seconds": 2.0,
-    "parts": {"model": 1.938, "sample": 0.062},
+    "parts": {"model": 1.938, "sample": 0.062}, "preemptions": 0, "occupancy": 30.0,
+    "latency": {"p50": 0.5, "p90": 0.8, "p99": 1.0},
 }  # fmt: skip
 
 
@@ -167,7 +168,9 @@ def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     program = f"import sys; assert sys.argv[1:] == {wanted}; print({json.dumps(MEASURED)!r})"
     monkeypatch.setattr("api.cli.bench.COMMAND", (sys.executable, "-c", program))
     text = runner.invoke(app, ["bench", "--rows", "7", "--profile"]).stdout.splitlines()
-    assert text[0] == "m int8, 64 sequences: 5.00 rows/s, 75 tokens/s (25 written/s), loaded in 1.0 s"
+    assert text[0] == "m int8, 64 sequences: 5.00 rows/s, 75 tokens/s (25 written/s), " + (
+        "a row takes 0.50 s (p99 1.00), loaded in 1.0 s"
+    )
     assert [line.split() for line in text if "sample" in line] == [["│", "sample", "│", "12.400", "│", "3.10%", "│"]]
     assert text[-1] == "host share of wall time: 3.1%"
     assert json.loads(runner.invoke(app, ["bench", "--rows", "7", "--json"]).stdout) == MEASURED

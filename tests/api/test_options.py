@@ -23,6 +23,8 @@ def test_label() -> None:
         keep_columns="id,body",
         on_long=OnLong.TRUNCATE_HEAD,
         max_rows=5,
+        reuse=False,
+        reorder=False,
     )
     request = job_request(options, "/in", "/out")
     assert request.model_dump(exclude_defaults=True, mode="json") == {
@@ -39,6 +41,8 @@ def test_label() -> None:
         "keep_columns": ["id", "body"],
         "on_long": "truncate_head",
         "max_rows": 5,
+        "reuse": False,
+        "reorder": False,
     }
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from db.errors import InvalidDataset, InvalidJob
+from db.settings import Settings
+from db.specs import JobSpec
 from engine import Engine, EngineConfig
 from engine.clock import PARTS
 from tests.engine.fakes import HashModel
 from tests.worker.fakes import FakeTokenizer
-from worker.bench import WORDS_PER_ROW, measure, sample
+from worker.bench import WORDS_PER_ROW, measure, named, rows_of, sample
 
 
 @pytest.fixture
@@ -33,6 +39,8 @@ def test_the_parts_add_up(model: Any) -> None:
     assert min(measured.parts.values()) >= 0
     assert measured.host_share == pytest.approx(1 - measured.parts["model"] / measured.seconds)
     assert measured.steps >= 6  # four at a time, three tokens each
+    assert 1 <= measured.occupancy <= 4
+    assert 0 < measured.latency["p50"] <= measured.latency["p90"] <= measured.latency["p99"] <= measured.seconds
 
 
 def test_the_sample_is_repeatable(model: Any) -> None:
@@ -42,3 +50,40 @@ def test_the_sample_is_repeatable(model: Any) -> None:
     text = FakeTokenizer().decode(first[0].prompt)
     assert len(text.partition("\n\n")[2].split()) == WORDS_PER_ROW
     assert all(request.sampling.ignore_eos and request.sampling.max_tokens == 5 for request in first)
+
+
+def job(folder: Path, texts: list[str], **changes: Any) -> JobSpec:
+    pq.write_table(pa.table({"text": texts}), folder / "in.parquet")
+    recipe = {"kind": "generate", "template": "Say: {{ text }}", "columns": ["text"]}
+    values = {"input": str(folder / "in.parquet"), "model": "m", "recipe": recipe, "sampling": {"max_tokens": 4}}
+    return JobSpec.model_validate(values | changes)
+
+
+def test_rows_of_a_job(model: Any, tmp_path: Path) -> None:
+    """Short and long ones, each once, as the job's own requests; twice the same."""
+    texts = [f"{row} " + "word " * (row % 20) for row in range(200)]
+    settings = Settings(home=tmp_path / "home")
+    rows = rows_of(job(tmp_path, [*texts, *texts]), 40, model, settings)
+    assert len(rows) == 40
+    assert len({request.prompt for (request,) in rows}) == 40
+    lengths = sorted(len(request.prompt) for (request,) in rows)
+    assert lengths[0] + 60 < lengths[-1]
+    assert all(request.sampling.max_tokens == 4 for (request,) in rows)
+    assert rows == rows_of(job(tmp_path, [*texts, *texts]), 40, model, settings)
+    assert len(rows_of(job(tmp_path, texts[:3]), 40, model, settings)) == 3
+    assert len(rows_of(job(tmp_path, texts, max_rows=7), 40, model, settings)) == 7
+
+
+def test_rows_are_measured_without_what_warming_up_left_in_the_cache(model: Any, tmp_path: Path) -> None:
+    rows = rows_of(job(tmp_path, [f"a text that goes on and on, {n}" for n in range(5)]), 5, model, Settings())
+    both = [measure(model, named(rows, owner)) for owner in ("warm", "bench")]
+    assert [each.rows for each in both] == [5, 5]
+    assert both[0].cached_tokens == both[1].cached_tokens
+
+
+def test_a_job_without_a_row_to_ask(model: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidJob, match="can be asked"):
+        rows_of(job(tmp_path, []), 8, model, Settings())
+    recipe = {"kind": "generate", "template": "{{ body }}", "columns": ["body"]}
+    with pytest.raises(InvalidDataset, match="body"):
+        rows_of(job(tmp_path, ["x"], recipe=recipe), 8, model, Settings())
