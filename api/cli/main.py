@@ -74,8 +74,10 @@ def up(
 @friendly
 @with_job_options
 def run(
-    source: Annotated[Path, typer.Argument(metavar="INPUT", help="Parquet file, or folder of Parquet files.")],
-    output: Annotated[Path, typer.Option(help="Folder for the result; empty or absent.")],
+    source: Annotated[
+        str, typer.Argument(metavar="INPUT", help="Parquet file, or folder of Parquet files, or s3://bucket/….")
+    ],
+    output: Annotated[str, typer.Option(help="Folder for the result, empty or absent, or s3://bucket/….")],
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if any row failed.")] = False,
     json: Json = False,
     url: Url = None,
@@ -84,7 +86,7 @@ def run(
 ) -> None:
     """Run one job from start to end: start what is missing, submit, follow, and leave the result in a folder."""
     job = run_job(options, source, output, Settings(), url, console)
-    report(job, output.resolve(), console)
+    report(job, None if "://" in output else Path(output).resolve(), console)
     if json:
         print_json(job)
     raise typer.Exit(exit_status(job, strict))

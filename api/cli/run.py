@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
+from typing import TypeAlias
 
 from rich.console import Console
 
@@ -19,9 +20,11 @@ from api.schemas import JobRequest, JobView
 from api.transport import ClientError, RequestRefused
 from db import model_files
 from db.models import JobStatus
+from db.s3_uris import START, is_s3, split, without_secrets
 from db.settings import Settings
 
 CANCEL_SECONDS = 30.0
+Address: TypeAlias = Path | str  # text: of a bucket, or of a path that was not looked at yet
 
 
 class Exit(IntEnum):
@@ -36,9 +39,9 @@ class Exit(IntEnum):
 
 
 def run(
-    options: JobOptions, source: Path, output: Path, settings: Settings, url: str | None, console: Console
+    options: JobOptions, source: Address, output: Address, settings: Settings, url: str | None, console: Console
 ) -> JobView:
-    """Run one job to its end and return it; its parts lie in `output` then.
+    """Run one job to its end and return it; its parts lie in `output` then. Either may lie in a bucket.
 
     Ctrl-C cancels the job, waits for the worker to hand its shards back, and goes on to the caller.
     Raises OptionError, the errors of `api.cli.serving.service`, and ClientError.
@@ -46,39 +49,52 @@ def run(
     source, output = checked_paths(source, output)
     model = model_name(options.model or settings.model)
     request = job_request(options, str(source), str(output)).model_copy(update={"model": model})
-    folders = (source if source.is_dir() else source.parent, output.parent)
-    output.parent.mkdir(parents=True, exist_ok=True)
+    folders = (source if isinstance(source, Path) and source.is_dir() else _parent(source), _parent(output))
+    if isinstance(output, Path):
+        output.parent.mkdir(parents=True, exist_ok=True)
     with service(settings, url, folders, model, console) as running:
         job, elsewhere = submit(running, request, source, console)
-        console.print(f"job {job.id}: {job.counts.total:,} rows of {source.name}", highlight=False)
+        console.print(f"job {job.id}: {job.counts.total:,} rows of {Path(source).name}", highlight=False)
         try:
             job = follow(running.client, job.id, console, running.tick)
         except KeyboardInterrupt:
             console.print("cancelling; rows that are finished are kept", style="yellow")
             cancel(running.client, job.id, running.tick)
             raise
-        if elsewhere and job.status is not JobStatus.FAILED:
+        if elsewhere and isinstance(output, Path) and job.status is not JobStatus.FAILED:
             with transfer("fetching the result", console) as told:
                 running.client.download(job.id, output, told=told)
     return job
 
 
-def submit(running: Service, request: JobRequest, source: Path, console: Console) -> tuple[JobView, bool]:
+def submit(running: Service, request: JobRequest, source: Address, console: Console) -> tuple[JobView, bool]:
     """Create the job; True when its result lies with the server and must be fetched.
 
-    A server that is elsewhere, or that may not read the file where it lies, gets it as an upload.
+    A server that is elsewhere, or that may not read the file where it lies, gets it as an upload; what lies in a bucket
+    it reads there.
     """
+    if isinstance(source, str):
+        if not running.local and not is_s3(request.output or ""):
+            return running.client.submit(request.model_copy(update={"output": None})), True
+        return running.client.submit(request), False
+    if is_s3(request.output or "") and not running.local:
+        uri = _uploaded(running, source, console)
+        return running.client.submit(request.model_copy(update={"input": uri})), False
     if running.local:
         try:
             return running.client.submit(request), False
         except RequestRefused as error:
-            if error.problem.code != "dataset_refused":
+            if error.problem.code != "dataset_refused" or is_s3(request.output or ""):
                 raise
+    uri = _uploaded(running, source, console)
+    return running.client.submit(request.model_copy(update={"input": uri, "output": None})), True
+
+
+def _uploaded(running: Service, source: Path, console: Console) -> str:
     if source.is_dir():
         raise OptionError(f"{source}: the server cannot read this folder and only single files can be uploaded")
     with transfer(f"uploading {source.name}", console, source.stat().st_size) as told:
-        uri = running.client.upload(source, told=told).uri
-    return running.client.submit(request.model_copy(update={"input": uri, "output": None})), True
+        return running.client.upload(source, told=told).uri
 
 
 def cancel(client: Client, job_id: str, tick: Callable[[], None]) -> None:
@@ -94,16 +110,42 @@ def cancel(client: Client, job_id: str, tick: Callable[[], None]) -> None:
         return
 
 
-def checked_paths(source: Path, output: Path) -> tuple[Path, Path]:
-    """Both absolute and without links. Raises OptionError for an input that is not there or an output in use."""
-    if not source.exists():
-        raise OptionError(f"{source}: no such file or folder")
-    source, output = source.resolve(), output.resolve()
+def checked_paths(source: Address, output: Address) -> tuple[Address, Address]:
+    """Paths absolute and without links, addresses of buckets as they are. Raises OptionError for an address that no
+    bucket can have, an input that is not there or an output in use; what lies in a bucket is for the service to see."""
+    if _remote("INPUT", source):
+        source = str(source)
+    else:
+        source = Path(source)
+        if not source.exists():
+            raise OptionError(f"{source}: no such file or folder")
+        source = source.resolve()
+    if _remote("--output", output):
+        return source, str(output)
+    output = Path(output).resolve()
     if output.exists() and not output.is_dir():
         raise OptionError(f"--output {output}: is a file; name a folder")
     if output.is_dir() and any(output.iterdir()):
         raise OptionError(f"--output {output}: the folder is not empty; name another one or empty it")
     return source, output
+
+
+def _remote(option: str, address: Address) -> bool:
+    """Raises OptionError."""
+    if isinstance(address, Path) or not (is_s3(address) or "://" in address):
+        return False
+    fault, _, _ = split(address)
+    if fault is not None:
+        raise OptionError(f"{option} {without_secrets(address)}: {fault}")
+    return True
+
+
+def _parent(address: Address) -> Address:
+    """What a private service must be able to use."""
+    if isinstance(address, Path):
+        return address.parent
+    _, bucket, key = split(address)
+    return f"{START}{bucket}/{key.rpartition('/')[0]}".rstrip("/")
 
 
 def model_name(model: str) -> str:

@@ -56,9 +56,9 @@ def connected(settings: Settings, url: str | None) -> Iterator[Client]:
 
 @contextmanager
 def service(
-    settings: Settings, url: str | None, folders: Sequence[Path], model: str, console: Console
+    settings: Settings, url: str | None, folders: Sequence[Path | str], model: str, console: Console
 ) -> Iterator[Service]:
-    """A service that can run a job now; `folders` are dataset folders that a private one must be able to use.
+    """A service that can run a job now; `folders`, also in buckets, are what a private one must be able to use.
 
     Raises OptionError, HomeInUseError, PortTakenError, ChildError and ModelMissing.
     """

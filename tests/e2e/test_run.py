@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from db.stores import S3Path
+from tests import s3_server
 from tests.e2e.conftest import CommandLine, children, eventually, gone, write
 
 ADDED = ["output", "finish_reason", "error", "prompt_tokens", "cached_tokens", "output_tokens", "truncated_tokens"]
@@ -44,12 +47,31 @@ def test_generate(nightmill: CommandLine, table: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nightmill", ["embedded"], indirect=True)
+def test_from_a_bucket_into_a_bucket(nightmill: CommandLine, table: Path, bucket: S3Path) -> None:
+    nightmill.environment = {
+        **nightmill.environment,
+        **s3_server.KEYS,
+        "NIGHTMILL_S3_ENDPOINT": bucket.service.endpoint,
+    }
+    s3_server.put(bucket / "data" / "in.parquet", table.read_bytes())
+    done = nightmill("run", f"{bucket}/data/in.parquet", *SHOUT, "--output", f"{bucket}/results/one")
+    assert done.returncode == 0, done.stderr
+    assert f"result: {bucket}/results/one" in done.stderr
+    assert s3_server.get(bucket / "results" / "one" / "_SUCCESS") is not None
+    part = pq.read_table(io.BytesIO(s3_server.get(bucket / "results" / "one" / "part-00000.parquet")))
+    assert part["output"].to_pylist() == [None if i == 7 else f"TEXT {i}" for i in range(200)]
+
+
+@pytest.mark.parametrize("nightmill", ["embedded"], indirect=True)
 def test_mistakes_are_explained_before_anything_starts(nightmill: CommandLine, table: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     for arguments, status, message in (
         (("nothing.parquet", *SHOUT, "--output", "out"), 2, "nothing.parquet: no such file or folder"),
         ((table, *SHOUT, "--output", "full"), 2, "the folder is not empty; name another one or empty it"),
+        (("s3://b/in.parquet", *SHOUT, "--output", "out"), 2, "INPUT s3://b/in.parquet: has no bucket's name"),
+        ((table, *SHOUT, "--output", "s3://k:s@host/out"), 2, "--output s3://…@host/out: names credentials"),
+        ((table, *SHOUT, "--output", "gs://bucket/out"), 2, "--output gs://bucket/out: must have the form s3://"),
         ((table, "--output", "out"), 2, "--labels: the recipe label needs it"),
         ((table, *SHOUT, "--output", "out", "--url", "http://127.0.0.1:1"), 2, "no Nightmill service is ready at"),
     ):
