@@ -66,6 +66,8 @@ class Attempt:
 
     def waits(self, waiting: bool) -> None:
         """It waits for the engine, or no longer: other rows may end it meanwhile. Raises Stopped as `open`."""
+        if self.claim.attempts > 1:  # then it matters whether it has got on, if it does not live to say so itself
+            self._count(self.look())
         with self.process.sessions.begin() as session:
             self._change(shards.count(session, self.claim, counted=not waiting))
 

@@ -70,5 +70,5 @@ class OpenModel:
     @contextlib.contextmanager
     def alone(self, stop: Stop) -> Iterator[None]:
         """Have the engine without the requests of any other task, from within `run`. Raises Stopped, EngineFailed."""
-        with self._runner._alone.held(self, self.name, stop):
+        with self._runner.alone.held(self, self.name, stop):
             yield

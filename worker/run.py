@@ -69,9 +69,12 @@ def _work(attempt: Attempt, heart: Heartbeat) -> Made:
         return process.drain.is_set() or heart.verdict is not Beat.OK
 
     schema = source_schema(claim)
-    with process.runner.use(claim.spec.model, stop) as model:
+    with process.runner.use(claim.spec.model, stop, attempt.waits) as model:
         made = plan(claim.spec, model, settings, schema, claim.prepared, claim.job_id, claim.tenant)
         window = Window.of(settings.engine_max_sequences, reorder=claim.spec.reorder)
+        suspects = attempt.suspects()
+        if not suspects.careful:  # else it is guarded until it waits for the engine
+            process.runner.alone.unguard()
         with attempt.checkpoint(made.layout) as checkpoint:
             work = ShardWork(
                 claim,
@@ -83,7 +86,7 @@ def _work(attempt: Attempt, heart: Heartbeat) -> Made:
                 attempt.tally,
                 attempt.saved,
                 checkpoint,
-                attempt.suspects(),
+                suspects,
                 attempt.waits,
             )
             return make(attempt.folder, claim, work.write, attempt.tally)

@@ -62,7 +62,7 @@ class Runner:
         self._stats: EngineStats | None = None
         self._meters = Meters()
         self.timings = Timings()
-        self._alone = Alone(self._lock, self._sources)
+        self.alone = Alone(self._lock, self._sources)
         self._watchdog = Watchdog(hang_seconds, lambda: self._hang(on_hang))
         self._numbers = count()
         self._thread: threading.Thread | None = None
@@ -80,11 +80,14 @@ class Runner:
         return self._stats
 
     @contextlib.contextmanager
-    def use(self, model: str, stop: Stop) -> Iterator[OpenModel]:
-        """Hold a model open. Waits for its turn; raises Stopped when `stop` is set first, or what loading raised."""
+    def use(self, model: str, stop: Stop, waits: Callable[[bool], None] = lambda waiting: None) -> Iterator[OpenModel]:
+        """Hold a model open. Waits for its turn; raises Stopped when `stop` is set first, or what loading raised.
+
+        `waits` is told before it waits until others let go of another model, and after; meanwhile it is not guarded.
+        """
         ticket = Ticket(model)
         try:
-            yield OpenModel(self, model, self._admitted(ticket, stop))
+            yield OpenModel(self, model, self._admitted(ticket, stop, waits))
         finally:
             with self._lock:
                 self._turns.leave(ticket)
@@ -101,22 +104,38 @@ class Runner:
 
     # -- task threads ------------------------------------------------------------------------------------------------
 
-    def _admitted(self, ticket: Ticket, stop: Stop) -> LoadedModel:
+    def _admitted(self, ticket: Ticket, stop: Stop, waits: Callable[[bool], None]) -> LoadedModel:
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
                 self._thread.start()
                 self._watchdog.start()
             self._turns.join(ticket)
+            if self._loaded is not None and self._turns.wanted(self._loaded[0]) == self._loaded[0]:
+                self._turns.grant(*self._loaded)
+                self._answered.notify_all()
             self._wake.notify()
-            while not ticket.answered:
-                if stop() or self._closed:
-                    raise Stopped
-                self._answered.wait(POLL_SECONDS)
+            soon = ticket.answered or self._turns.wanted(self.model) == ticket.model
+        if not soon:
+            waits(True)
+            guarded = self.alone.guards_here
+            self.alone.unguard()
+            self._await(lambda: ticket.answered or ticket.loading, stop)
+            if guarded:
+                self.alone.guard(stop)
+            waits(False)
+        self._await(lambda: ticket.answered, stop)
         if ticket.granted is None:
             assert ticket.refused is not None
             raise ticket.refused
         return ticket.granted
+
+    def _await(self, condition: Callable[[], bool], stop: Stop) -> None:
+        with self._lock:
+            while not condition():
+                if stop() or self._closed:
+                    raise Stopped
+                self._answered.wait(POLL_SECONDS)
 
     def _counted(self, job: str) -> Counters:
         with self._lock:
@@ -124,7 +143,8 @@ class Runner:
 
     @contextlib.contextmanager
     def _source(self, user: OpenModel, loaded: LoadedModel, job: str, *, reuse: str | None) -> Iterator[Source]:
-        source = Source(next(self._numbers), user, self._lock, self._wake, threading.Condition(self._lock), reuse)
+        changed, guarded = threading.Condition(self._lock), self.alone.guards_here
+        source = Source(next(self._numbers), user, self._lock, self._wake, changed, reuse, guarded)
         with self._lock:
             if self._loaded is None or self._loaded[1] is not loaded:
                 raise EngineFailed(user.name, RuntimeError("the model was dropped after an earlier failure"))
@@ -166,7 +186,7 @@ class Runner:
         if self._loaded is None:
             return False
         busy = bool(self._orphans) or not self._loaded[1].engine.idle
-        return busy or any(source.offers and self._alone.admits(source) for source in self._sources)
+        return busy or any(source.offers and self.alone.admits(source) for source in self._sources)
 
     def _change_model(self) -> None:
         """Let in who waits for the loaded model; load another one when its turn has come."""
@@ -176,6 +196,9 @@ class Runner:
             return
         if wanted != self.model:
             self._drop(EngineFailed(self.model or "", RuntimeError("the model was unloaded")))
+            with self._lock:
+                self._turns.begin(wanted)
+                self._answered.notify_all()
             try:
                 loaded = self._load(wanted)
             except Exception as error:
@@ -215,7 +238,7 @@ class Runner:
             for _ in range(len(self._sources)):
                 source = self._sources[0]
                 self._sources.rotate(-1)
-                if source.offers and self._alone.admits(source):
+                if source.offers and self.alone.admits(source):
                     return source.take(), source.reuse
         return None
 

@@ -173,9 +173,10 @@ class ShardWork:
     def _carefully(self, requests: Iterator[tuple[int, Requests]]) -> Iterator[Request | None]:
         """The requests group by group, each with the engine to itself and marked before."""
         left = dict(requests)
+        if left:
+            self.waits(True)
         while left:
             group = self.suspects.next_group(list(left))
-            self.waits(True)
             with self.model.alone(self.stop):
                 self.waits(False)
                 log.warning("rows tried with the engine to themselves", row=group[0], rows=len(group))
@@ -184,6 +185,9 @@ class ShardWork:
                     yield from left.pop(row)
                 while any(row in self._asked for row in group):
                     yield None
+                if left:
+                    self.checkpoint.flush()
+                    self.waits(True)  # before another one has it alone
 
     def _take(self, output: Output) -> None:
         # The row index that the request was made with; beside it which of the row's requests it is, if it has several.

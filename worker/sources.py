@@ -65,6 +65,7 @@ class Source:
     wake: threading.Condition  # of the engine thread
     changed: threading.Condition  # outputs came, requests went, or the engine failed
     reuse: str | None  # the tenant within which a request may be answered by another one's answer
+    guarded: bool = False  # its requests go in even while somebody waits to have the engine alone (worker.alone)
     ready: deque[Request] = field(default_factory=deque)
     in_engine: set[Hashable] = field(default_factory=set)
     outputs: deque[Output] = field(default_factory=deque)

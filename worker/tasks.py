@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import structlog
 from celery import Celery
@@ -12,6 +13,7 @@ from worker.dry_run import dry_run
 from worker.merge import merge
 from worker.process import Process
 from worker.run import run
+from worker.sources import Stopped
 from worker.split import split
 
 QUEUE = "nightmill"
@@ -21,24 +23,37 @@ PREFIX = "nightmill."
 def register(app: Celery, process: Callable[[], Process]) -> None:
     """Bind the four tasks to the process that `process()` gives once the worker has started."""
 
+    @contextlib.contextmanager
+    def guarded() -> Iterator[Process]:
+        """Raises Stopped where nothing was taken up yet and the process is to end: others get the message's work."""
+        with process().runner.alone.guarded(process().drain.is_set):
+            yield process()
+
+    @contextlib.contextmanager
+    def about(task: str, what: str, name: str) -> Iterator[Process]:
+        known = {what: name}
+        with structlog.contextvars.bound_contextvars(**known), process().tracer.span(task, **known), guarded() as own:
+            yield own
+
     @app.task(name=PREFIX + "split")
     def split_task(job_id: str) -> None:
-        with structlog.contextvars.bound_contextvars(job=job_id), process().tracer.span("split", job=job_id):
-            split(process(), job_id)
+        with contextlib.suppress(Stopped), about("split", "job", job_id) as own:
+            split(own, job_id)
 
     @app.task(name=PREFIX + "run")
     def run_task(shard_id: int) -> None:
-        run(process())  # which shard it is, the database says: what is more urgent may have come meanwhile
+        with contextlib.suppress(Stopped), guarded() as own:
+            run(own)  # which shard it is, the database says: what is more urgent may have come meanwhile
 
     @app.task(name=PREFIX + "merge")
     def merge_task(job_id: str) -> None:
-        with structlog.contextvars.bound_contextvars(job=job_id), process().tracer.span("merge", job=job_id):
-            merge(process(), job_id)
+        with contextlib.suppress(Stopped), about("merge", "job", job_id) as own:
+            merge(own, job_id)
 
     @app.task(name=PREFIX + "plan")
     def plan_task(plan_id: str) -> None:
-        with structlog.contextvars.bound_contextvars(plan=plan_id), process().tracer.span("plan", plan=plan_id):
-            dry_run(process(), plan_id)
+        with contextlib.suppress(Stopped), about("plan", "plan", plan_id) as own:
+            dry_run(own, plan_id)
 
 
 def sender(app: Celery) -> Callable[[Wakeup], None]:

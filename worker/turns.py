@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ class Ticket:
     """A task that uses a model, or waits for it."""
 
     model: str
+    loading: bool = False
     granted: LoadedModel | None = None
     refused: Exception | None = None
 
@@ -39,6 +41,11 @@ class Turns:
         if not self._waiting or (self._users and self._waiting[0].model != loaded):
             return None
         return self._waiting[0].model
+
+    def begin(self, model: str) -> None:
+        """The model of the tickets in front is being loaded."""
+        for ticket in itertools.takewhile(lambda ticket: ticket.model == model, self._waiting):
+            ticket.loading = True
 
     def grant(self, model: str, loaded: LoadedModel) -> None:
         """Let in all tickets in front that want this model."""

@@ -23,11 +23,13 @@ from db.session import db_now
 from engine.request import Request
 from tests.worker.factories import Office, spec_of, write_texts
 from tests.worker.fakes import FakeEngine, FakeModel
+from worker.attempts import Attempt
 from worker.checkpoints import Checkpoint
 from worker.open_model import OpenModel
 from worker.rows import RowMaker
 from worker.runner import Runner
 from worker.sources import EngineFailed
+from worker.suspects import CAREFUL_ROWS
 
 # The two databases do the same here; see tests/db.
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -243,6 +245,28 @@ def test_a_shard_that_cannot_mark_its_rows_is_given_up(
     assert eager.work() == ["run"]
     job = eager.job()
     assert (job.status, job.error_code) == (JobStatus.FAILED, "no_space")
+
+
+def test_a_careful_shard_has_got_on_with_its_first_group(eager: Office, tmp_path: Path) -> None:
+    """Its process may be ended by another shard's rows before it can say so at its end."""
+    eager.submit(spec_of(write_texts(tmp_path / "in.parquet", (f"row {i}" for i in range(100)))), tmp_path / "out")
+    eager.work(until=at_run)
+    with eager.sessions.begin() as session:
+        session.execute(update(Shard).values(status=ShardStatus.RUNNING, owner="dead", attempts=1, lease_until=0.0))
+    seen: list[tuple[int, bool]] = []
+    waits = Attempt.waits
+
+    def told(self: Attempt, waiting: bool) -> None:
+        waits(self, waiting)
+        with eager.sessions.begin() as session:
+            seen.append((session.scalar(select(Shard.attempts)) or 0, waiting))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Attempt, "waits", told)
+        assert eager.work() == ["run", "merge"]
+    groups = -(-100 // CAREFUL_ROWS)
+    assert seen == [(1, True), (2, False), *[(0, True), (1, False)] * (groups - 1)]
+    assert outputs(tmp_path / "out") == [f"ROW {i}" for i in range(100)]
 
 
 @pytest.fixture
