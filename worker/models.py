@@ -18,7 +18,12 @@ def load_model(name: str, settings: Settings) -> LoadedModel:
     if settings.engine_factory:
         module, _, function = settings.engine_factory.partition(":")
         return cast(LoadedModel, getattr(importlib.import_module(module), function)(name, settings))
-    config = EngineConfig(
+    return load(model_files.find(name, settings), engine_config(settings))
+
+
+def engine_config(settings: Settings) -> EngineConfig:
+    """Raises InvalidRequest for settings that do not fit together."""
+    return EngineConfig(
         device=settings.engine_device,
         tensor_parallel=settings.engine_tensor_parallel,
         dtype=settings.engine_dtype,
@@ -35,7 +40,6 @@ def load_model(name: str, settings: Settings) -> LoadedModel:
         prefix_caching=settings.engine_prefix_caching,
         num_threads=settings.engine_threads,
     )
-    return load(model_files.find(name, settings), config)
 
 
 def numerics(settings: Settings) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from api.cli import access, bench, doctor, job_commands, plan, run_batch, schedule_commands, serving, webhooks
+from api.cli import access, bench, doctor, job_commands, plan, run_batch, schedule_commands, serving, simulate, webhooks
 from api.cli import demo as demonstration
 from api.cli.friendly import EPILOG, Json, Url, answer, console, friendly, out, print_json
 from api.cli.options import JobOptions, with_job_options
@@ -43,6 +43,7 @@ app.add_typer(run_batch.app)
 app.add_typer(doctor.app)
 app.add_typer(webhooks.app, name="webhooks")
 app.add_typer(bench.app)
+app.add_typer(simulate.app)
 
 
 @app.command(epilog=EPILOG)

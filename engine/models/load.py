@@ -65,6 +65,11 @@ def load_model(
     return Llama(own, weights, with_attention(ops, attention), ranks)
 
 
+def read_config(path: Path) -> ModelConfig:
+    """The shape of a model on disk, without its weights. Raises ModelError, UnsupportedModel."""
+    return _open(path, stored=False)[0]
+
+
 def _ops(format: torch.dtype, device: str) -> Ops:
     if not uses_kernels(device):
         return TorchOps()

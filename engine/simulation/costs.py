@@ -42,6 +42,16 @@ class FittedCost:
             + rows * work.rows
         )
 
+    def parts(self, work: Work, steps: int = 1) -> dict[str, float]:
+        """Seconds by what they are spent on."""
+        step, tokens, sequences, context, attended, rows = self.prices
+        return {
+            "steps": step * steps + sequences * work.sequences,
+            "products": tokens * work.tokens,
+            "attention": context * work.context + attended * work.attended,
+            "head": rows * work.rows,
+        }
+
 
 def fit(works: Items[Work], seconds: Items[float]) -> FittedCost:
     """The prices that explain measured steps best: least squares of the relative errors, so that short steps count as

@@ -15,6 +15,7 @@ from engine.simulation.architecture import BYTES, Architecture
 from engine.simulation.devices import HOST_PER_SEQUENCE, MEMORY, DeviceProfile
 from engine.work import Work
 
+KV_FORMATS = ("fp32", "bf16", "int8", "fp8")
 LIMITS = ("weights bandwidth", "compute", "KV bandwidth", "attention compute", "links", "host")
 
 
@@ -31,9 +32,11 @@ class RooflineCost:
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest for what the device or the split cannot do."""
+        if self.dtype not in BYTES:
+            raise InvalidRequest("dtype", self.dtype, f"must be one of {', '.join(BYTES)}")
         self.device.rate(self.dtype)
-        if self.kv_dtype not in BYTES:
-            raise InvalidRequest("kv_dtype", self.kv_dtype, f"must be one of {', '.join(BYTES)}")
+        if self.kv_dtype not in KV_FORMATS:
+            raise InvalidRequest("kv_dtype", self.kv_dtype, f"must be one of {', '.join(KV_FORMATS)}")
         if self.tensor_parallel < 1 or self.architecture.num_kv_heads % self.tensor_parallel:
             heads = self.architecture.num_kv_heads
             raise InvalidRequest("tensor_parallel", self.tensor_parallel, f"does not divide {heads} KV heads")
@@ -42,13 +45,12 @@ class RooflineCost:
 
     def seconds(self, work: Work, steps: int = 1) -> float:
         parts = self.parts(work, steps)
-        # A step is planned while the one before is computed; with several devices, after it.
         host = parts.pop("host")
-        device = sum(parts.values()) / self.efficiency
-        return device + host if self.tensor_parallel > 1 else max(device, host)
+        return sum(parts.values()) / self.efficiency + host
 
     def parts(self, work: Work, steps: int = 1) -> dict[str, float]:
-        """Seconds by what binds (LIMITS), at full efficiency."""
+        """Seconds by what binds (LIMITS): the device's at full efficiency, and the host's as far as they do not lie
+        beside these. A step is planned while the one before is computed; with several devices, after it."""
         shape, ranks, bandwidth = self.architecture, self.tensor_parallel, self.device.bandwidth * MEMORY
         found = dict.fromkeys(LIMITS, 0.0)
         products = (2.0 * shape.matrix_parameters * work.tokens, steps * shape.matrix_parameters * BYTES[self.dtype])
@@ -64,7 +66,8 @@ class RooflineCost:
         if ranks > 1:
             sums = 2 * shape.num_layers * work.tokens * shape.hidden_size * BYTES["bf16"]
             found["links"] = 2 * (ranks - 1) / ranks * sums / self.device.link
-        found["host"] = HOST_PER_SEQUENCE * work.sequences
+        hidden = sum(found.values()) / self.efficiency if ranks == 1 else 0.0
+        found["host"] = max(HOST_PER_SEQUENCE * work.sequences - hidden, 0.0)
         return found
 
     def num_blocks(self, config: EngineConfig) -> int:

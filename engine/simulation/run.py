@@ -30,6 +30,7 @@ class Simulated:
     preemptions: int
     occupancy: float  # mean over steps: the share of max_sequences that was computed
     kv_occupancy: float  # mean over steps: the share of the cache's blocks that was in use
+    starved: float  # share of steps in which a request waited for blocks, and for nothing else
     work: Work  # of all steps
     ends: array[float] = field(repr=False)  # second at which each request ended, in their order; infinite: refused
 
@@ -91,6 +92,7 @@ def simulate(
         preemptions=preemptions,
         occupancy=simulator.work.sequences / steps / config.max_sequences,
         kv_occupancy=simulator.used_blocks / steps / config.num_blocks,
+        starved=simulator.starved_steps / steps,
         work=simulator.work,
         ends=ends,
     )

@@ -35,6 +35,7 @@ class Simulator:
         self.steps = 0
         self.work = NO_WORK
         self.used_blocks = 0  # summed over steps
+        self.starved_steps = 0  # in which a request waited for blocks alone
         self._config = config
         self._cost = cost
         self._jumps = jumps and works is None
@@ -44,6 +45,7 @@ class Simulator:
         self._steps_of: dict[int, int] = {}  # with a draft, of sequences that have them
         self._requests: dict[int, SimulatedRequest] = {}
         self._steady = False  # the next step is the last one again
+        self._starved = False  # the last step was
 
     @property
     def has_room(self) -> bool:
@@ -79,6 +81,9 @@ class Simulator:
         planned = self._scheduler.num_running, self._scheduler.num_preemptions
         num_logits = batch.num_logits
         work = Work.of(batch, num_logits)
+        scheduler, config = self._scheduler, self._config
+        room = scheduler.num_running < config.max_sequences and work.tokens < config.token_budget
+        self._starved = room and scheduler.num_waiting > 0
         self._count(work, 1, self._pool.num_used)
         if self._works is not None:
             self._works.append(work)
@@ -121,6 +126,7 @@ class Simulator:
     def _count(self, work: Work, steps: int, used_blocks: int) -> None:
         self.seconds += self._cost.seconds(work, steps)
         self.steps += steps
+        self.starved_steps += steps if self._starved else 0
         self.work = self.work.plus(work)
         self.used_blocks += used_blocks
 

@@ -20,7 +20,7 @@ from tests.api.openai.rig import SETTINGS, service
 from tests.docs.pages import Block, examples, execute
 
 SERVED = ("quickstart.md", "migrating.md", "../README.md")  # with a running service
-ALONE = ("access.md", "operations.md")  # with a home of their own, where nothing runs
+ALONE = ("access.md", "operations.md", "simulation.md")  # with a home of their own, where nothing runs
 FAKE = {f"NIGHTMILL_{name}": SETTINGS[name] for name in ("MODEL", "ENGINE_FACTORY", "SWEEP_SECONDS")}
 ADDRESS = "http://127.0.0.1:8642"
 
@@ -41,6 +41,8 @@ def folder(tmp_path: Path) -> Path:
     command.write_text(f"#!/bin/sh\nexec {sys.executable} -P -c 'from api.cli import app; app()' \"$@\"\n")
     command.chmod(0o755)
     texts = pa.array(["The soup was cold.", "Best night of the year!", "We waited an hour."])
+    counts = pa.table({"prompt": [200, 300, 900], "answer": [20, 30, 90]})
+    pq.write_table(counts, tmp_path / "tokens.parquet")
     (tmp_path / "data" / "acme").mkdir(parents=True)
     for name, column in (("reviews", "text"), ("papers", "abstract"), ("rows", "text")):
         pq.write_table(pa.table({"id": [1, 2, 3], column: texts}), tmp_path / f"{name}.parquet")

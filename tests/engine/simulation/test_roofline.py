@@ -107,5 +107,7 @@ def test_what_cannot_be_is_refused_by_name() -> None:
         RooflineCost(LLAMA_8B, H200, tensor_parallel=3)
     with pytest.raises(InvalidRequest, match="efficiency"):
         RooflineCost(LLAMA_8B, H200, efficiency=0)
-    with pytest.raises(InvalidRequest, match="kv_dtype"):
-        RooflineCost(LLAMA_8B, H200, kv_dtype="int2")
+    with pytest.raises(InvalidRequest, match="dtype='int2_weight_only': must be one of"):
+        RooflineCost(LLAMA_8B, H200, dtype="int2_weight_only")
+    with pytest.raises(InvalidRequest, match="kv_dtype='int8_weight_only': must be one of fp32, bf16, int8, fp8"):
+        RooflineCost(LLAMA_8B, H200, kv_dtype="int8_weight_only")
