@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import and_, select, update
 from sqlalchemy.orm import Session
 
-from db import jobs
+from db import jobs, turns
 from db.models import STOPPING, Job, JobStatus, Shard, ShardStatus
 from db.progress import Progress
 from db.session import db_now
@@ -82,6 +82,15 @@ class Finish:
 
     accepted: bool
     last: bool
+
+
+def take(session: Session, *, owner: str, lease_seconds: float, max_attempts: int) -> Claim | None:
+    """Lease the shard whose turn it is, whatever message woke the worker; None: nothing is free, or another worker was
+    quicker."""
+    shard_id = turns.choose(session)
+    if shard_id is None:
+        return None
+    return claim(session, shard_id, owner=owner, lease_seconds=lease_seconds, max_attempts=max_attempts)
 
 
 def claim(session: Session, shard_id: int, *, owner: str, lease_seconds: float, max_attempts: int) -> Claim | None:

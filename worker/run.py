@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from db import shards, turns
+from db import shards
 from db.models import JobStatus
 from db.shards import Beat, Claim
 from worker import attempts, dead_letters
@@ -26,16 +26,14 @@ def run(process: Process) -> None:
     """Take up the shard whose turn it is, and bring it to an end: done, given back, tried again, or cancelled."""
     settings = process.settings
     with process.sessions.begin() as session:
-        shard_id = turns.choose(session)
-        claim = shard_id and shards.claim(
+        claim = shards.take(
             session,
-            shard_id,
             owner=process.owner,
             lease_seconds=settings.lease_seconds,
             max_attempts=settings.max_attempts,
         )
-    if not claim:
-        return  # nothing is free: the message was late or doubled, or another worker was quicker
+    if claim is None:
+        return  # the message was late or doubled, or another worker was quicker
     known: dict[str, str | int] = {"job": claim.job_id, "shard": claim.index, "attempt": claim.attempts}
     with structlog.contextvars.bound_contextvars(**known), process.tracer.span("shard", **known):
         _attempt(process, claim)

@@ -8,10 +8,7 @@ import argparse
 import json
 import sys
 from dataclasses import asdict, dataclass, replace
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from pathlib import Path
 
 from db import model_files
 from db.errors import DomainError, ModelMissing
@@ -22,16 +19,17 @@ from engine.models.load import read_config
 from engine.simulation import Architecture, DeviceProfile, RooflineCost
 from engine.simulation.architecture import ARCHITECTURES
 from engine.simulation.devices import DEVICES
-from engine.simulation.lengths import Lengths
 from engine.simulation.measure import measure_steps
 from engine.simulation.question import Answer, PartedCost, Question, answer
-from engine.tokenizer import load_tokenizer
+from engine.simulation.shared import Pace, Profile, SharedEngine
+from worker import fleet_jobs
+from worker.fleet import Fleet
+from worker.lengths import lengths
 from worker.models import engine_config, load_model
 
 HERE = "here"
 REFUSED, UNAVAILABLE = 2, 4  # exit statuses, as nightmill's
 GPU_SEQUENCES, GPU_BUDGET = 512, 8192
-MOST_TEXTS = 2000  # of a column, that are tokenised
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,45 +91,6 @@ def architecture(model: str, settings: Settings) -> Architecture:
         raise ModelMissing(model, f"{error.reason}; shapes known by name: {', '.join(ARCHITECTURES)}") from error
 
 
-def lengths(text: str, option: str, model: str, settings: Settings) -> Lengths:
-    """`512`, `50:300,90:800`, or `FILE.parquet:COLUMN`: numbers of tokens, or texts that the model's tokenizer counts.
-
-    Raises InvalidRequest, ModelMissing, ModelError.
-    """
-    file, parquet, column = text.partition(".parquet")
-    if not parquet:
-        return Lengths.parse(text, option)
-    if not column.startswith(":") or column == ":":
-        raise InvalidRequest(option, text, "names no column; say FILE.parquet:COLUMN")
-    try:
-        with pq.ParquetFile(file + parquet) as source:
-            kind, values = source.schema_arrow.field(column[1:]).type, _spread(source, column[1:])
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise InvalidRequest(option, text, f"cannot be read: {error}") from error
-    if not values:
-        raise InvalidRequest(option, text, "has no values")
-    if pa.types.is_integer(kind):
-        return Lengths.of([max(count, 1) for count in values])
-    if not pa.types.is_string(kind) and not pa.types.is_large_string(kind):
-        raise InvalidRequest(option, text, f"is a column of {kind}, neither numbers of tokens nor texts")
-    try:
-        tokenizer = load_tokenizer(model_files.find(model, settings))
-    except ModelMissing as error:
-        reason = f"has texts, and the tokenizer that counts them is not here ({error.reason}); give numbers of tokens"
-        raise InvalidRequest(option, text, reason) from error
-    return Lengths.of([max(len(tokenizer.encode(each)), 1) for each in values])
-
-
-def _spread(source: pq.ParquetFile, column: str) -> list[Any]:
-    """Values from all over a column, 2,000 or a few more of as many as there may be; memory is that of a batch."""
-    step, row = max(source.metadata.num_rows // MOST_TEXTS, 1), 0
-    found: list[Any] = []
-    for batch in source.iter_batches(columns=[column]):
-        found += [batch.column(0)[place].as_py() for place in range(-row % step, len(batch), step)]
-        row += len(batch)
-    return [value for value in found if value is not None]
-
-
 def simulated(options: argparse.Namespace, settings: Settings) -> dict[str, object]:
     """What is printed."""
     for name in ("count", "tensor_parallel"):
@@ -142,19 +101,54 @@ def simulated(options: argparse.Namespace, settings: Settings) -> dict[str, obje
     if options.device == HERE and options.tensor_parallel > 1:
         reason = f"is simulated on GPUs alone: take --device {', '.join(DEVICES)}"
         raise InvalidRequest("tensor_parallel", options.tensor_parallel, reason)
+    engines = options.count // options.tensor_parallel
+    if options.jobs is not None:
+        return fleet(options, engines, settings)
     prompt = lengths(options.prompt_tokens, "prompt_tokens", options.model, settings)
     output = lengths(options.output_tokens, "output_tokens", options.model, settings)
-    engines = options.count // options.tensor_parallel
     question = Question(options.rows, prompt, output, options.shared_tokens, engines)
-    setting = here(options, settings) if options.device == HERE else on_gpus(options, settings)
+    setting = setting_of(options, settings)
     return report(options, setting, answer(question, setting.config, setting.cost))
 
 
-def report(options: argparse.Namespace, setting: Setting, found: Answer) -> dict[str, object]:
-    config = setting.config
-    cache_tokens = (config.num_blocks or 0) * config.block_size
-    mean = found.mean_prompt + found.mean_output
-    hours = found.seconds / 3600 * options.count
+def setting_of(options: argparse.Namespace, settings: Settings) -> Setting:
+    return here(options, settings) if options.device == HERE else on_gpus(options, settings)
+
+
+def fleet(options: argparse.Namespace, workers: int, settings: Settings) -> dict[str, object]:
+    """The jobs of a file on as many workers as there are copies of the model."""
+    lines = fleet_jobs.read(options.jobs, settings.shard_rows)
+    kinds: dict[tuple[str, str, int], int] = {}  # of rows, by what was said of them
+    wanted = []
+    for line in lines:
+        prompt, output, shared = (
+            getattr(options if getattr(line, name) is None else line, name)
+            for name in ("prompt_tokens", "output_tokens", "shared_tokens")
+        )
+        kind = kinds.setdefault((str(prompt), str(output), shared), len(kinds))
+        wanted.append(fleet_jobs.FleetJob.of(line, kind))
+    profiles = [
+        Profile(
+            lengths(prompt, "prompt_tokens", options.model, settings),
+            lengths(output, "output_tokens", options.model, settings),
+            shared,
+        )
+        for prompt, output, shared in kinds
+    ]
+    setting = setting_of(options, settings)
+    pace = Pace(profiles, setting.config, setting.cost)
+    course = Fleet(wanted, workers, lambda: SharedEngine(pace), settings).run()
+    return {
+        **about(options, setting, course.seconds),
+        "workers": workers,
+        "threads": settings.worker_threads,
+        **asdict(course),
+    }
+
+
+def about(options: argparse.Namespace, setting: Setting, seconds: float) -> dict[str, object]:
+    """What was asked, and what so much time of the devices comes to."""
+    hours = seconds / 3600 * options.count
     return {
         "model": options.model,
         "device": options.device,
@@ -162,11 +156,21 @@ def report(options: argparse.Namespace, setting: Setting, found: Answer) -> dict
         "tensor_parallel": options.tensor_parallel,
         "dtype": setting.dtype,
         "efficiency": None if options.device == HERE else options.efficiency,
+        "step_error": setting.error,
+        "device_hours": hours,
+        "cost": None if options.price is None else hours * options.price,
+    }
+
+
+def report(options: argparse.Namespace, setting: Setting, found: Answer) -> dict[str, object]:
+    config = setting.config
+    cache_tokens = (config.num_blocks or 0) * config.block_size
+    mean = found.mean_prompt + found.mean_output
+    return {
+        **about(options, setting, found.seconds),
         "rows": options.rows,
         **asdict(found),
         "bound": found.bound,
-        "device_hours": hours,
-        "cost": None if options.price is None else hours * options.price,
         "weight_bytes": setting.weight_bytes,
         "kv_bytes_per_token": setting.kv_bytes_per_token,
         "kv_bytes_per_sequence": setting.kv_bytes_per_token * mean,
@@ -174,7 +178,6 @@ def report(options: argparse.Namespace, setting: Setting, found: Answer) -> dict
         "sequences_that_fit": int(cache_tokens / mean),
         "max_sequences": config.max_sequences,
         "token_budget": config.token_budget,
-        "step_error": setting.error,
     }
 
 
@@ -186,7 +189,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--tensor-parallel", type=int, default=1)
     made.add_argument("--dtype")
     made.add_argument("--kv-dtype")
-    made.add_argument("--rows", type=int, required=True)
+    of_rows = made.add_mutually_exclusive_group(required=True)
+    of_rows.add_argument("--rows", type=int)
+    of_rows.add_argument("--jobs", type=Path)
     made.add_argument("--prompt-tokens", default="512")
     made.add_argument("--output-tokens", default="128")
     made.add_argument("--shared-tokens", type=int, default=0)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json as jsonlib
 import subprocess
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from api.cli import serving
+from api.cli import serving, simulation_report
 from api.cli.friendly import EPILOG, Json, console, fail, friendly, out, print_json
+from api.cli.options import OptionError
 from api.cli.run import Exit, model_name
 from db.settings import Settings
 
@@ -26,7 +28,11 @@ LENGTHS = "a number, per cents of rows such as 50:300,90:800, or FILE.parquet:CO
 @app.command(epilog=EPILOG)
 @friendly
 def simulate(
-    rows: Annotated[int, typer.Option(min=1, help="Rows of the job.")] = 1_000_000,
+    rows: Annotated[int | None, typer.Option(min=1, help="Rows of the job; default: a million.")] = None,
+    jobs: Annotated[
+        Path | None,
+        typer.Option(help="JSON file of jobs, of one tenant or several, instead of --rows."),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="A model of this machine, or a public one's shape such as llama-3-70b.")
     ] = None,
@@ -50,12 +56,14 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Say how long a job would take and what it would cost, by the engine's own scheduler under a simulated clock."""
+    if jobs is not None and rows is not None:
+        raise OptionError("--rows: the jobs of --jobs have their own")
     settings = Settings()
     model = model_name(model or settings.model)
     if device == "here":
         serving.ensure_model(model, settings, console)
     given = {
-        "rows": rows, "model": model, "device": device, "count": count,
+        "rows": rows if rows or jobs else 1_000_000, "jobs": jobs, "model": model, "device": device, "count": count,
         "tensor-parallel": tensor_parallel, "dtype": dtype, "kv-dtype": kv_dtype, "prompt-tokens": prompt_tokens,
         "output-tokens": output_tokens, "shared-tokens": shared_tokens, "efficiency": efficiency, "price": price,
         "max-sequences": max_sequences, "token-budget": token_budget,
@@ -66,7 +74,10 @@ def simulate(
     if json:
         print_json(found)
         return
-    for line in lines(found):
+    if jobs is not None:
+        simulation_report.show(found, out)
+        return
+    for line in simulation_report.lines(found):
         out.print(line, highlight=False, soft_wrap=True)
 
 
@@ -78,52 +89,3 @@ def simulated(arguments: list[str]) -> dict[str, Any]:
         fail(message, Exit.USAGE if done.returncode == REFUSED else Exit.UNAVAILABLE)
     found: dict[str, Any] = jsonlib.loads(done.stdout)
     return found
-
-
-def lines(found: dict[str, Any]) -> list[str]:
-    """For people."""
-    parallel = f", {found['tensor_parallel']} to a model" if found["tensor_parallel"] > 1 else ""
-    devices = f"{found['count']} x {found['device']}{parallel}"
-    said = [
-        f"{found['rows']:,} rows of {found['model']} ({found['dtype']}) on {devices}: "
-        f"{duration(found['seconds'])}, {found['rows_per_second']:,.2f} rows/s, "
-        f"{found['prompt_tokens_per_second']:,.0f} prompt and {found['output_tokens_per_second']:,.0f} output tokens/s"
-    ]
-    if found["efficiency"] is not None:
-        said.append(
-            f"at {found['efficiency']:.0%} of the roofline, which is a guess and not measured; "
-            f"at all of it: {duration(found['full_rate_seconds'])}"
-        )
-    else:
-        said.append(
-            f"from steps measured just now; the prices fitted to them are {found['step_error']:.0%} off, in the mean"
-        )
-    if found["extrapolated"]:
-        said.append(
-            f"simulated: {found['simulated_rows']:,} rows on one engine, {duration(found['simulated_seconds'])}; "
-            f"the rest at the rate of their middle, {found['steady_rows_per_second']:,.2f} rows/s on all"
-        )
-    if found["refused_share"]:
-        said.append(f"{found['refused_share']:.1%} of rows are too long for the model or the cache, and would fail")
-    if found["cost"] is not None:
-        said.append(f"cost: {found['cost']:,.2f} for {found['device_hours']:,.1f} device-hours")
-    kib, mib = found["kv_bytes_per_token"] / 1024, found["kv_bytes_per_sequence"] / 2**20
-    said.append(
-        f"memory: weights {found['weight_bytes'] / 1e9:,.2f} GB; keys and values {kib:,.1f} KiB a token, "
-        f"{mib:,.1f} MiB a row; {found['sequences_that_fit']:,} such rows fit, {found['max_sequences']:,} run at most, "
-        f"{found['occupancy']:.0%} of these places are taken"
-    )
-    spent = ", ".join(f"{name} {share:.0%}" for name, share in found["shares"].items() if share >= 0.005)
-    said.append(f"prefix cache: {found['cached_share']:.0%} of prompt tokens; time: {spent}; binds: {found['bound']}")
-    return said
-
-
-def duration(seconds: float) -> str:
-    """As 2 d 3 h, 3 h 20 min, 4 min 5 s or 12.3 s."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, left = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours >= 48:
-        return f"{hours // 24:,} d {hours % 24} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {left} s"

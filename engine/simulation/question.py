@@ -13,12 +13,11 @@ from engine.errors import InvalidRequest
 from engine.simulation.costs import StepCost
 from engine.simulation.lengths import Lengths
 from engine.simulation.requests import SimulatedRequest
-from engine.simulation.run import Simulated, simulate
+from engine.simulation.run import simulate, steady_rate
 from engine.work import Work
 
 FEWEST_ROWS = 2000
 TURNS = 20  # times that every place of an engine is taken in a sample
-STEADY = (0.25, 0.75)  # of the rows of a sample, by their ends: beyond the beginning, before the tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ def answer(question: Question, config: EngineConfig, cost: PartedCost) -> Answer
     done = simulate(requests(replace(question, rows=rows)), config, tally)
     if not done.rows:
         raise InvalidRequest("prompt", question.prompt.points[-1][1], "no row fits the model's length or the cache")
-    steady = _steady_rate(done) if own > rows else done.rows / done.seconds
+    steady = steady_rate(done) if own > rows else done.rows / done.seconds
     kept = done.rows / rows
     seconds = done.seconds + (own - rows) * kept / steady
     scale = question.rows * kept / seconds / done.rows  # from counts of the sample to rates of the whole
@@ -138,10 +137,3 @@ def requests(question: Question, seed: int = 0, first: int = 0) -> Iterator[Simu
     for number in range(first, first + question.rows):
         prompt, output = question.prompt.draw(dice), question.output.draw(dice)
         yield SimulatedRequest.of_lengths(number, prompt, output, shared=min(question.shared, prompt))
-
-
-def _steady_rate(done: Simulated) -> float:
-    ends = sorted(end for end in done.ends if math.isfinite(end))
-    low, high = (int(share * (len(ends) - 1)) for share in STEADY)
-    between = ends[high] - ends[low]
-    return (high - low) / between if between > 0 else done.rows / done.seconds

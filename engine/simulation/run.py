@@ -14,6 +14,8 @@ from engine.simulation.requests import SimulatedRequest
 from engine.simulation.simulator import Simulator
 from engine.work import Work
 
+STEADY = (0.25, 0.75)  # of rows, by their ends: beyond the beginning, before the tail
+
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
@@ -96,3 +98,11 @@ def simulate(
         work=simulator.work,
         ends=ends,
     )
+
+
+def steady_rate(done: Simulated) -> float:
+    """Rows per second of an engine that is full: those of the middle half, by their ends."""
+    ends = sorted(end for end in done.ends if math.isfinite(end))
+    low, high = (int(share * (len(ends) - 1)) for share in STEADY)
+    between = ends[high] - ends[low]
+    return (high - low) / between if between > 0 else done.rows / done.seconds

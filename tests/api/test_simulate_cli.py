@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from api.cli import app
-from api.cli.simulate import duration
+from api.cli.simulation_report import duration
 
 runner = CliRunner()
 FOUND: dict[str, Any] = {
@@ -84,6 +84,45 @@ def test_this_machine_and_the_settings_model_are_asked_of_first(monkeypatch: pyt
     assert "guess" not in text
     assert "simulated:" not in text
     assert "cost" not in text
+
+
+COURSE: dict[str, Any] = {
+    **{name: FOUND[name] for name in ("model", "device", "count", "tensor_parallel", "dtype", "efficiency")},
+    "step_error": None, "device_hours": 38.1, "cost": 95.27, "workers": 2, "threads": 4, "seconds": 17_100.0,
+    "rows_per_second": 596.1, "contested_seconds": 398.0, "utilisation": [1.0, 0.9], "tail_seconds": 519.0,
+    "jobs": [
+        {"name": "night", "tenant": "acme", "rows": 10_000_000, "priority": 0, "at": 0.0, "began": 0.5,
+         "ended": 17_100.0, "rows_per_second": 584.8},
+    ],
+    "tenants": {"acme": {"share": 0.85, "equal": 0.5}, "beta": {"share": 0.15, "equal": 0.5}},
+}  # fmt: skip
+
+
+def test_several_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ["--jobs=jobs.json", "--model=m", "--device=h100", "--count=8", "--tensor-parallel=4"]
+    rest = ["--prompt-tokens=512", "--output-tokens=128", "--shared-tokens=0", "--efficiency=0.6"]
+    answering(monkeypatch, COURSE, [*wanted, *rest])
+    text = runner.invoke(app, ["simulate", *wanted]).stdout.splitlines()
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text if "│" in line]
+    assert cells == [
+        ["night", "acme", "10,000,000", "0.0 s", "0.5 s", "4 h 45 min", "584.80"],
+        ["acme", "85%", "50%"],
+        ["beta", "15%", "50%"],
+    ]
+    assert text[-5:] == [
+        "llama-3-70b (bf16) on 8 x h100, 4 to a model, 2 workers of 4 threads: 4 h 45 min, 596.10 rows/s",
+        "at 60% of the roofline, which is a guess and not measured",
+        "cost: 95.27 for 38.1 device-hours",
+        "the shares are of the 6 min 38 s in which several tenants had open jobs",
+        "workers busy 95% of the time, the least 90%; the first had no more to do 8 min 39 s before the end",
+    ]
+    assert json.loads(runner.invoke(app, ["simulate", *wanted, "--json"]).stdout) == COURSE
+    answering(monkeypatch, {**COURSE, "contested_seconds": 0.0, "cost": None}, [*wanted, *rest])
+    alone = runner.invoke(app, ["simulate", *wanted]).stdout
+    assert "beta" not in alone
+    assert "cost" not in alone
+    refused = runner.invoke(app, ["simulate", *wanted, "--rows=5"])
+    assert (refused.exit_code, refused.stderr) == (2, "error: --rows: the jobs of --jobs have their own\n")
 
 
 @pytest.mark.parametrize(("status", "exit_code"), [(2, 2), (4, 4), (1, 4)])

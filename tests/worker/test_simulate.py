@@ -16,8 +16,10 @@ from db.settings import Settings
 from engine.errors import InvalidRequest, OutOfCache
 from tests.engine import tiny_models, tiny_tokenizers
 from worker import simulate
+from worker.lengths import lengths
 
-GPUS = ("--model=llama-3-8b", "--device=h100", "--rows=3000", "--prompt-tokens=100", "--output-tokens=20")
+FLEET = ("--model=llama-3-8b", "--device=h100", "--prompt-tokens=100", "--output-tokens=20")
+GPUS = (*FLEET, "--rows=3000")
 
 
 def asked(*arguments: str, settings: Settings | None = None) -> dict[str, Any]:
@@ -90,7 +92,7 @@ def test_this_machine(model: Path, settings: Settings) -> None:
 
 def test_lengths_of_a_column_of_numbers(tmp_path: Path) -> None:
     given = column(tmp_path, [*range(1, 5001), None, 0], pa.int32())
-    points = simulate.lengths(given, "prompt_tokens", "llama-3-8b", Settings()).points
+    points = lengths(given, "prompt_tokens", "llama-3-8b", Settings()).points
     assert 2000 <= len(points) <= 3000
     assert (points[0][1], points[-1][1]) == (1, pytest.approx(5000, abs=3))
     assert points[len(points) // 2][1] == pytest.approx(2500, abs=5)
@@ -98,7 +100,7 @@ def test_lengths_of_a_column_of_numbers(tmp_path: Path) -> None:
 
 def test_lengths_of_a_column_of_texts(tmp_path: Path, model: Path, settings: Settings) -> None:
     given = column(tmp_path, ["a", "aaaaaaaaa", ""], pa.string())
-    points = simulate.lengths(given, "prompt_tokens", str(model), settings).points
+    points = lengths(given, "prompt_tokens", str(model), settings).points
     assert [tokens for _, tokens in points] == sorted(tokens for _, tokens in points)
     assert points[0][1] == 1 < points[-1][1]
 
@@ -153,6 +155,29 @@ def test_columns_that_cannot_be_lengths_are_refused(tmp_path: Path) -> None:
     refused(texts.replace("x:y", "z"), "cannot be read: .*z")
     refused(column(tmp_path, [1.5], pa.float64()), "is a column of double, neither numbers of tokens nor texts")
     refused(column(tmp_path, [None], pa.int64()), "has no values")
+
+
+def test_several_jobs(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.json"
+    lines: list[dict[str, Any]] = [
+        {"name": "a", "tenant": "x", "rows": 200_000},
+        {"name": "b", "tenant": "y", "rows": 20_000, "at": 60, "prompt_tokens": 300, "shared_tokens": 200},
+    ]
+    file.write_text(json.dumps(lines))
+    found = asked(*FLEET, f"--jobs={file}", "--count=4", "--price=2", settings=Settings(worker_threads=3))
+    assert (found["workers"], found["threads"], len(found["utilisation"])) == (4, 3, 4)
+    assert [(job["name"], job["rows"], job["at"]) for job in found["jobs"]] == [("a", 200_000, 0), ("b", 20_000, 60)]
+    assert found["seconds"] == max(job["ended"] for job in found["jobs"])
+    assert found["cost"] == pytest.approx(2 * 4 * found["seconds"] / 3600)
+    assert set(found["tenants"]) == {"x", "y"}
+    one = asked(*GPUS, "--rows=220000", "--count=4")
+    assert found["rows_per_second"] == pytest.approx(one["rows_per_second"], rel=0.25)
+    lines[1]["prompt_tokens"] = "many"
+    file.write_text(json.dumps(lines))
+    with pytest.raises(InvalidRequest, match="prompt_tokens='many'"):
+        asked(*FLEET, f"--jobs={file}")
+    with pytest.raises(InvalidRequest, match="count=5"):
+        asked(*FLEET, f"--jobs={file}", "--count=5", "--tensor-parallel=2")
 
 
 @pytest.mark.parametrize(("model", "status"), [("llama-3-8b", 2), ("gpt", 4)])
