@@ -109,7 +109,9 @@ def recipe_fields(spec: JobSpec) -> list[pa.Field[Any]]:
     """The columns that only this kind of job has."""
     recipe = spec.recipe
     match recipe:
-        case Summarize() | Generate() | Chat():
+        case Summarize():
+            return [pa.field("chunks", pa.int32())] if spec.on_long == "map_reduce" else []
+        case Generate() | Chat():
             return []
         case Extract(json_schema=schema):
             return [] if schema is None else list(typed(schema).fields)

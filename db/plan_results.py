@@ -28,7 +28,7 @@ class PlanRows(Figures):
     duplicates: int | None = Field(
         description="Rows that are answered with an equal row's answer; none where not every row was read."
     )
-    too_long: Interval = Field(description="Rows too long for the model, of which `on_long` makes errors or cuts them.")
+    too_long: Interval = Field(description="Rows too long for the model: `on_long` says what becomes of them.")
     failing: Interval = Field(description="Rows that will be error rows.")
     causes: dict[str, int] = Field(description="Rows of the input, read or sampled, by the code of their error.")
 

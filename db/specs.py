@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from db.formats import OutputFormat, SchemaOptions
 from db.sampling import SamplingSpec
@@ -141,6 +141,7 @@ class OpenAI(Spec):
         return (self.column,)
 
 
+OnLong = Literal["error", "truncate_head", "truncate_tail", "truncate_middle", "map_reduce"]
 Recipe = Annotated[Summarize | Label | Generate | Chat | Extract | OpenAI, Field(discriminator="kind")]
 
 
@@ -169,9 +170,10 @@ class JobSpec(Spec):
         default="",
         description="Put before the name of every added column, where an input column has that name already.",
     )
-    on_long: Literal["error", "truncate_head", "truncate_tail", "truncate_middle"] = Field(
+    on_long: OnLong = Field(
         default="error",
-        description="What happens to a row too long for the model: an error row, or its text cut at the named place.",
+        description="What happens to a row too long for the model: an error row, its text cut at the named place, or "
+        "(`map_reduce`, for summarize) its chunks are summarised, and then their summaries.",
     )
     reuse: bool = Field(
         default=True,
@@ -195,6 +197,17 @@ class JobSpec(Spec):
     deadline_seconds: float | None = Field(
         default=None, gt=0, le=366 * 86_400, description="Time from creation after which unfinished rows expire."
     )
+
+    @field_validator("on_long")
+    @classmethod
+    def _of_summaries(cls, on_long: OnLong, others: ValidationInfo) -> OnLong:
+        recipe = others.data.get("recipe")  # absent where it is refused itself
+        if on_long == "map_reduce" and recipe is not None and not isinstance(recipe, Summarize):
+            raise ValueError(
+                f"map_reduce is for the recipe summarize, not for {recipe.kind}; give error, truncate_head, "
+                "truncate_tail or truncate_middle"
+            )
+        return on_long
 
     @property
     def structure(self) -> OutputFormat | Extract | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.config import EngineConfig
+from engine.request import Request
 from engine.simulation import SimulatedRequest, Simulator, Work
 from worker.frame import RUN_ROWS, Seen, Stratum
-from worker.trial import Speed, Tried, simulate
+from worker.trial import Speed, simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +34,30 @@ class Course:
     kv_occupancy: float  # mean share of the cache's blocks in use
 
 
-def requests_of(rows: Sequence[Seen], lengths: dict[int, int]) -> list[Asked]:
-    """The rows as simulated requests; `lengths` are the tokens of all answers of a row, by its index."""
+def requests_of(
+    rows: Sequence[Seen], lengths: Mapping[int, int], further: Mapping[int, Sequence[Request]]
+) -> list[Asked]:
+    """The rows as simulated requests; by a row's index, `lengths` are the tokens of all its answers and `further` what
+    it asks for after its first ones. The simulator does not make those wait for the first ones' answers: among
+    many rows that is next to no difference, and the trial was simulated likewise (`Speed.extra`)."""
     found = []
     for row in rows:
         assert row.asking is not None, "only rows that are asked are simulated"
-        requests = row.asking.requests
+        requests = (*row.asking.requests, *further.get(row.index, ()))
         each = max(1, round(lengths[row.index] / len(requests)))
         simulated = tuple(SimulatedRequest(item.prompt, 1 if item.choices else each) for item in requests)
         found.append(Asked(simulated, lengths[row.index]))
     return found
 
 
-def lengths_of(strata: Sequence[Stratum], tried: Tried, draw: random.Random) -> dict[int, int]:
-    """Tokens of the answers of all rows in the strata: those that were computed have their own, every other one has
-    those of a row drawn from the computed ones of its stratum (a hot deck)."""
+def donors_of(strata: Sequence[Stratum], draw: random.Random) -> dict[int, int]:
+    """For every row in the strata the computed one that it is taken to answer as: itself where it was computed, else
+    one drawn from those of its stratum (a hot deck)."""
     found = {}
     for stratum in strata:
-        known = {row.index: tried.results[row.index].output_tokens for row in stratum.drawn}
-        deck = list(known.values())
+        deck = [row.index for row in stratum.drawn]
         for row in stratum.rows:
-            found[row.index] = known[row.index] if row.index in known else draw.choice(deck)
+            found[row.index] = row.index if row.index in deck else draw.choice(deck)
     return found
 
 

@@ -172,7 +172,7 @@ def _speed(
     def simulated(cost: FittedCost) -> float:
         simulator, numbers = Simulator(seat.config, cost), itertools.count()
         trial.simulate(simulator, (SimulatedRequest(prompt, 1) for prompt in learnt), numbers)
-        rows = requests_of(drawn, lengths)
+        rows = requests_of(drawn, lengths, tried.further)
         return trial.simulate(simulator, (request for row in rows for request in row.requests), numbers)
 
     return trial.speed_of(steps, tried, simulated) if drawn else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from db.plan_results import Interval, Limit, Memory, PlanExample, PlanResult, PlanRows
 from db.specs import JobSpec
 from engine.config import EngineConfig
-from worker.course import Course, course_of, lengths_of, requests_of, stretched
+from worker.course import Course, course_of, donors_of, requests_of, stretched
 from worker.frame import Frame, Seen, Stratum, distinct
 from worker.intervals import Estimate, clustered_mean, share, stratified_mean
 from worker.trial import STRETCHES, Speed, Tried
@@ -57,6 +57,7 @@ def forecast(known: Known, seat: Seat, draw: random.Random) -> PlanResult:
     answers = answers_of(known.strata, known.tried)
     prompt = _mean(frame, [[row.num_prompt for row in run] for run in frame.runs]).times(frame.num_rows)
     asked = _mean(frame, [[float(row.asking is not None) for row in run] for run in frame.runs]).times(frame.num_rows)
+    prompt = prompt.plus(_product(further_prompts_of(known.strata, known.tried), asked))
     output = _product(answers, asked)
     total = prompt.plus(output)
     course, seconds = _time(known, seat, answers, draw)
@@ -85,16 +86,28 @@ def answers_of(strata: Sequence[Stratum], tried: Tried) -> Estimate:
     if not strata:
         return Estimate(0.0)
     drawn = [[float(tried.results[row.index].output_tokens) for row in stratum.drawn] for stratum in strata]
-    bounds = [_bounds(row) for stratum in strata for row in stratum.drawn]
+    bounds = [_bounds(row, tried) for stratum in strata for row in stratum.drawn]
     least, most = min(low for low, _ in bounds), max(high for _, high in bounds)
     return stratified_mean(drawn, [len(stratum.rows) for stratum in strata], least, most)
 
 
-def _bounds(row: Seen) -> tuple[int, int]:
+def further_prompts_of(strata: Sequence[Stratum], tried: Tried) -> Estimate:
+    """Mean tokens of the prompts that a row that is asked leads to after its first ones: summaries to be summarised,
+    which are shorter than what they are made of."""
+    if not tried.further:
+        return Estimate(0.0)
+    drawn = [
+        [float(sum(len(each.prompt) for each in tried.further.get(row.index, ()))) for row in stratum.drawn]
+        for stratum in strata
+    ]
+    most = max(row.num_prompt for stratum in strata for row in stratum.drawn)
+    return stratified_mean(drawn, [len(stratum.rows) for stratum in strata], 0, most)
+
+
+def _bounds(row: Seen, tried: Tried) -> tuple[int, int]:
     """The fewest and the most tokens that the answers to a row can have."""
-    assert row.asking is not None, "only rows that are asked are drawn"
     least = most = 0
-    for request in row.asking.requests:
+    for request in tried.asked_for(row):
         lengths = [len(choice) for choice in request.choices]
         fixed = request.sampling.ignore_eos and not request.sampling.stop
         most += max(lengths, default=request.sampling.max_tokens)
@@ -121,14 +134,16 @@ def _time(known: Known, seat: Seat, answers: Estimate, draw: random.Random) -> t
     if speed is None or not rows:
         return None, waits
     rows.sort(key=lambda row: row.index)
-    lengths = lengths_of(known.strata, known.tried, draw)
+    donors, tried = donors_of(known.strata, draw), known.tried
+    lengths = {row: tried.results[donor].output_tokens for row, donor in donors.items()}
+    further = {row: tried.further[donor] for row, donor in donors.items() if donor in tried.further}
     num_rows = max(1, round(seat.rows_each * len(rows) / len(known.frame.rows)))
-    course = course_of(requests_of(rows, lengths), known.learnt, num_rows, seat.config, speed)
+    course = course_of(requests_of(rows, lengths, further), known.learnt, num_rows, seat.config, speed)
     longer = 0.0
     if answers.error and answers.value:
-        most = max(_bounds(row)[1] for stratum in known.strata for row in stratum.drawn)
+        most = max(_bounds(row, tried)[1] for stratum in known.strata for row in stratum.drawn)
         others = stretched(lengths, 1 + answers.error / answers.value, most)
-        longer = course_of(requests_of(rows, others), known.learnt, num_rows, seat.config, speed).seconds
+        longer = course_of(requests_of(rows, others, further), known.learnt, num_rows, seat.config, speed).seconds
     seconds = max(course.seconds, _host(known, seat))
     error = Estimate(seconds, abs(longer - course.seconds) if longer else 0.0, answers.freedom)
     error = error.plus(Estimate(0.0, DRIFT * seconds))
@@ -145,10 +160,10 @@ def _rows(known: Known, asked: float) -> PlanRows:
     seen = frame.rows
     refused = Counter(row.code for row in seen if row.code is not None)
     failed = Counter(result.error[0] for result in results.values() if result.error is not None)
-    cut = sum(1 for row in seen if row.asking is not None and row.asking.truncated_tokens)
+    kept = sum(1 for row in seen if row.asking is not None and row.asking.too_long)
     lost = _times(share(refused.total(), len(seen), frame.num_rows), frame.num_rows)
     broken = _times(share(failed.total(), len(results), max(round(asked), len(results))), asked)
-    too_long = _times(share(refused["too_long"] + cut, len(seen), frame.num_rows), frame.num_rows)
+    too_long = _times(share(refused["too_long"] + kept, len(seen), frame.num_rows), frame.num_rows)
     answered = [row for row in seen if row.asking is not None]
     return PlanRows(
         total=frame.num_rows,
@@ -173,7 +188,9 @@ def _interval(estimate: Estimate) -> Interval:
 
 def _memory(known: Known, seat: Seat, answer: float) -> Memory:
     prompts = [len(each.prompt) for row in known.frame.rows if row.asking for each in row.asking.requests]
-    mean = (sum(prompts) / len(prompts) if prompts else 0.0) + answer
+    sample = [row for stratum in known.strata for row in stratum.drawn]
+    each = len(sample) / max(sum(len(known.tried.asked_for(row)) for row in sample), 1)  # of a row's answers
+    mean = (sum(prompts) / len(prompts) if prompts else 0.0) + answer * each
     size, token = seat.config.block_size, seat.cache_bytes // max(seat.cache_tokens, 1)
     tokens = max(math.ceil(mean / size), 1) * size
     return Memory(

@@ -37,8 +37,8 @@ class Seen:
 
     @property
     def num_prompt(self) -> int:
-        """Tokens of the prompt, counted once however many answers it has, as a job counts them."""
-        return 0 if self.asking is None else len(self.asking.requests[0].prompt)
+        """Tokens of the prompts that the row begins with, as a job counts them."""
+        return 0 if self.asking is None else self.asking.num_prompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Rows of a shard that are read and not written yet: their results, and the outputs those are made of."""
+"""Rows of a shard that are read and not written yet, and their results."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from engine.request import Output
 from worker.recipes import Row
-from worker.rows import Asking, Result
+from worker.rows import Result
 
 
 @dataclass(slots=True)
@@ -38,24 +37,3 @@ class Unasked:
     offset: int
     row: Row
     text: str
-
-
-@dataclass(slots=True)
-class Asked:
-    """A row that the engine has, and what its answer needs to become a result."""
-
-    chunk: Chunk
-    offset: int
-    asking: Asking
-    outputs: list[Output | None]
-    missing: int
-
-    @classmethod
-    def of(cls, chunk: Chunk, offset: int, asking: Asking) -> Asked:
-        num_requests = len(asking.requests)
-        return cls(chunk, offset, asking, [None] * num_requests, num_requests)
-
-    def put(self, place: int, output: Output) -> None:
-        assert self.outputs[place] is None, f"request {place} of a row is answered twice"
-        self.outputs[place] = output
-        self.missing -= 1

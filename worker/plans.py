@@ -13,6 +13,7 @@ from db.errors import InvalidJob
 from db.settings import Settings
 from db.specs import JobSpec
 from engine.tokenizer import Tokenizer
+from worker.map_reduce import MapReduceRowMaker
 from worker.openai_rows import OpenAIRowMaker
 from worker.recipes import Recipe, build
 from worker.recipes.openai import OpenAIRecipe
@@ -51,11 +52,15 @@ def plan(
     limits = {"max_model_len": model.max_model_len, "max_prompt_bytes": settings.max_prompt_bytes}
     if isinstance(recipe, OpenAIRecipe):
         maker: RowMaker = OpenAIRowMaker(spec, recipe, model.tokenizer, **limits, group=job_id, owner=tenant)
+    elif spec.on_long == "map_reduce":
+        maker = MapReduceRowMaker(spec, recipe, model.tokenizer, **limits, group=job_id, owner=tenant)
     else:
         maker = RowMaker(spec, recipe, model.tokenizer, **limits, group=job_id, owner=tenant)
     if maker.max_prompt_tokens < 1:
         reason = f"leaves no room for a prompt: the model takes {model.max_model_len} tokens in all"
         raise InvalidJob("sampling.max_tokens", reason)
+    if isinstance(maker, MapReduceRowMaker):
+        maker.check()
     return Plan(recipe, maker, layout_of(spec, source))
 
 

@@ -6,21 +6,19 @@ import hashlib
 import json
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
 
 import jinja2
 
 from db.sampling import SamplingSpec
-from db.specs import JobSpec
+from db.specs import JobSpec, OnLong
 from engine.errors import EngineError
 from engine.format import Format
 from engine.request import FinishReason, Output, Request, SamplingParams
 from engine.tokenizer import Tokenizer
+from worker.chunks import BROKEN
 from worker.formats import row_formats, value_of
 from worker.recipes import Answer, AnswerRefused, Message, Recipe, Row, RowRefused
 
-OnLong: TypeAlias = Literal["error", "truncate_head", "truncate_tail", "truncate_middle"]
-BROKEN = "\N{REPLACEMENT CHARACTER}"  # what decoding shows of a character that was cut in two
 # Engine error code -> row error code; any other is engine_error.
 ROW_CODES = {
     "request_too_long": "too_long",
@@ -38,11 +36,25 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What the engine is asked for a row: one request, or several whose outputs make one result, in this order."""
+    """What the engine is asked for a row: one request, or several whose outputs make one result, in this order.
+
+    A request's id is the row's index, or that and which of all the row's requests it is.
+    """
 
     requests: tuple[Request, ...]
     truncated_tokens: int = 0
     format: Format | None = None
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens read for these requests, as the row's `prompt_tokens` counts them: several answers to one prompt read
+        it once."""
+        return len(self.requests[0].prompt)
+
+    @property
+    def too_long(self) -> bool:
+        """Whether the row's text did not fit one prompt."""
+        return self.truncated_tokens > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,26 +132,27 @@ class RowMaker:
         format = None if self.formats is None else self.formats.of(row)
         return Asking((self.ask(index, prompt.tokens, format),), prompt.truncated_tokens, format)
 
-    def answer(self, asking: Asking, outputs: Sequence[Output]) -> Result:
-        """What becomes of a row's outputs, in the order of its requests."""
+    def answer(self, asking: Asking, outputs: Sequence[Output]) -> Result | Asking:
+        """What becomes of a row's outputs, in the order of its requests: its result, or what is to be asked next."""
         (output,) = outputs
         return self.result(output, asking.truncated_tokens, asking.format)
 
-    def ask(self, index: int, tokens: tuple[int, ...], format: Format | None = None) -> Request:
+    def ask(self, id: int | tuple[int, int], tokens: tuple[int, ...], format: Format | None = None) -> Request:
+        """`id`: see Asking."""
         sampling = self._sampling
         if self._seed is not None and not sampling.greedy:
             # One seed for all rows would give them all the same stream of random numbers.
-            digest = hashlib.blake2b(f"{self._seed}:{index}".encode(), digest_size=8).digest()
+            digest = hashlib.blake2b(f"{self._seed}:{id}".encode(), digest_size=8).digest()
             sampling = replace(sampling, seed=int.from_bytes(digest) >> 1)
         choices, margin = self._recipe.choices, self._recipe.choice_margin
-        return Request(index, tokens, sampling, choices, format, self._forced, self._group, margin, self._owner)
+        return Request(id, tokens, sampling, choices, format, self._forced, self._group, margin, self._owner)
 
     def prompt(self, row: Row, text: str) -> Prompt:
         """The prompt's tokens, cut as the job's `on_long` says. Raises RowRefused: too_long, invalid_messages."""
         tokens = self._render(row, text)
         if len(tokens) <= self.max_prompt_tokens:
             return Prompt(tokens)
-        if self._on_long == "error":
+        if self._on_long in ("error", "map_reduce"):  # the latter cuts nothing: worker.map_reduce
             raise self._too_long(len(tokens))
         ids = self._tokenizer.encode(text)
         # Tokens at the seams may merge differently once the text is cut, so what fits is found by trying.

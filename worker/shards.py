@@ -15,10 +15,11 @@ from db.publish import digest, publish
 from db.shards import Claim, PartFile
 from db.stores import Place, store_of
 from engine.request import Output, Request
+from worker.asked import AskedRows
 from worker.cells import read_rows
 from worker.checkpoints import Checkpoint, Saved
 from worker.open_model import OpenModel
-from worker.open_rows import Asked, Chunk, Unasked
+from worker.open_rows import Chunk, Unasked
 from worker.order import arranged
 from worker.parts import Counts, PartWriter, Tally, part_name, read_counts, to_batch
 from worker.recipes import RowRefused
@@ -84,12 +85,16 @@ class ShardWork:
     suspects: Suspects
     waits: Callable[[bool], None] = lambda waiting: None  # told before the engine is waited for, and after
     _chunks: deque[Chunk] = field(default_factory=deque)  # open ones, in row order
-    _asked: dict[int, Asked] = field(default_factory=dict)  # by row
+    _places: dict[int, tuple[Chunk, int]] = field(default_factory=dict)  # where the results of asked rows go
+    _asked: AskedRows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._asked = AskedRows(self.maker)
 
     def write(self, sink: BinaryIO) -> None:
         """Compute the shard into `sink`. Raises Stopped, EngineFailed, InvalidDataset."""
         writer = PartWriter(sink, self.layout.schema)
-        requests = self._requests(writer)
+        requests = self._asked.with_further(self._requests(writer))
         reuse = self.claim.tenant if self.claim.spec.reuse else None
         outputs = self.model.run(requests, self.stop, self.claim.job_id, self.checkpoint.flush, reuse=reuse)
         try:
@@ -106,7 +111,7 @@ class ShardWork:
         assert rows == self.claim.num_rows, f"shard {self.claim.shard_id} has {rows} of {self.claim.num_rows} rows"
 
     def _requests(self, writer: PartWriter) -> Generator[Request | None, None, None]:
-        """The requests of the rows, in the order to compute them; None while the window is full."""
+        """The rows' first requests, in the order to compute them; None while the window is full."""
         batches = read_shard(self.claim, self.layout.columns)
         while together := self._read(batches):
             while len(self._chunks) + len(together) > self.window.num_chunks:
@@ -167,8 +172,8 @@ class ShardWork:
             except RowRefused as error:
                 self._put(row.chunk, row.offset, refused(error), row.index)
             else:
-                self._asked[row.index] = Asked.of(row.chunk, row.offset, asking)
-                yield row.index, asking.requests
+                self._places[row.index] = row.chunk, row.offset
+                yield row.index, self._asked.ask(row.index, asking)
 
     def _carefully(self, requests: Iterator[tuple[int, Requests]]) -> Iterator[Request | None]:
         """The requests group by group, each with the engine to itself and marked before."""
@@ -190,18 +195,10 @@ class ShardWork:
                     self.waits(True)  # before another one has it alone
 
     def _take(self, output: Output) -> None:
-        # The row index that the request was made with; beside it which of the row's requests it is, if it has several.
-        row, place = output.id if isinstance(output.id, tuple) else (output.id, 0)
-        assert isinstance(row, int), row
-        assert isinstance(place, int), place
-        asked = self._asked[row]
-        asked.put(place, output)
-        if asked.missing:
-            return
-        del self._asked[row]
-        outputs = [each for each in asked.outputs if each is not None]
-        self.tally.rows_reused += all(each.reused for each in outputs)
-        self._put(asked.chunk, asked.offset, self.maker.answer(asked.asking, outputs), row)
+        answered = self._asked.take(output)
+        if answered is not None:
+            self.tally.rows_reused += answered.reused
+            self._put(*self._places.pop(answered.row), answered.result, answered.row)
 
     def _put(self, chunk: Chunk, offset: int, result: Result, new: int | None = None) -> None:
         """`new`: the row, if its result should be kept for an attempt after this one."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from db.settings import Settings
 from engine.config import EngineConfig
-from engine.request import Output, Request
+from engine.request import Request
 from engine.simulation import FittedCost, SimulatedRequest, Simulator, fit, fit_most, pass_through
+from worker.asked import AskedRows
 from worker.counters import BESIDE
 from worker.frame import Seen
 from worker.intervals import spread_of_sums
@@ -27,11 +28,20 @@ STRETCHES = 8  # of steps, whose speeds are compared
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Results by row, and the steps; `beside`: other jobs were in some of them too."""
+    """Results by row, and the steps; `beside`: other jobs were in some of them too.
+
+    `further` has what rows asked for after their first answers; those that did not are not in it.
+    """
 
     results: dict[int, Result]
     steps: Sequence[TimedStep]
     beside: bool
+    further: Mapping[int, tuple[Request, ...]] = field(default_factory=dict)
+
+    def asked_for(self, row: Seen) -> tuple[Request, ...]:
+        """All requests of a row that was computed."""
+        assert row.asking is not None, "only rows that are asked are drawn"
+        return (*row.asking.requests, *self.further.get(row.index, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,31 +68,25 @@ def run(rows: Sequence[Seen], made: Plan, model: OpenModel, stop: Stop, job: str
 
     Raises Stopped, EngineFailed.
     """
-    asked = {row.index: row.asking for row in rows if row.asking is not None}
-    waiting: dict[int, dict[int, Output]] = {index: {} for index in asked}
+    asked = AskedRows(made.maker)
     results: dict[int, Result] = {}
+    further: dict[int, tuple[Request, ...]] = {}
 
-    def requests() -> Iterator[Request]:
-        for index, asking in asked.items():
-            for place, request in enumerate(asking.requests):
-                yield _named(request, (index, place))
+    def requests() -> Generator[Request, None, None]:
+        for row in rows:
+            if row.asking is not None:
+                yield from asked.ask(row.index, row.asking)
 
     model.counters(job)  # what was counted before is not the sample's
     with model.timed() as steps:
-        for output in model.run(requests(), stop, job):
-            assert isinstance(output.id, tuple)
-            index, place = output.id
-            got, asking = waiting[index], asked[index]
-            got[place] = output
-            if len(got) == len(asking.requests):
-                results[index] = made.maker.answer(asking, [got[each] for each in range(len(got))])
+        for output in model.run(asked.with_further(requests()), stop, job):
+            answered = asked.take(output)
+            if answered is not None:
+                results[answered.row] = answered.result
+                if answered.further:
+                    further[answered.row] = answered.further
                 told(len(results))
-    return Tried(results, tuple(steps), BESIDE in model.counters(job))
-
-
-def _named(request: Request, name: tuple[int, int]) -> Request:
-    """The request under an id of its own: a row may ask for several."""
-    return replace(request, id=name)
+    return Tried(results, tuple(steps), BESIDE in model.counters(job), further)
 
 
 def speed_of(steps: Sequence[TimedStep], tried: Tried, simulated: Callable[[FittedCost], float]) -> Speed | None:

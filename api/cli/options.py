@@ -25,6 +25,7 @@ class OnLong(StrEnum):
     TRUNCATE_HEAD = "truncate_head"
     TRUNCATE_TAIL = "truncate_tail"
     TRUNCATE_MIDDLE = "truncate_middle"
+    MAP_REDUCE = "map_reduce"
 
 
 class Calibration(StrEnum):

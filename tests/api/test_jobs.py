@@ -122,6 +122,8 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
      "invalid_request", "recipe.format"),
     ("a stop beside a format", {"recipe": {**CHAT, "format": {"type": "json_object"}}, "sampling": {"stop": ["x"]}},
      "invalid_request", "body"),
+    ("map-reduce of what is no summary", {"recipe": {"kind": "label", "labels": ["a", "b"]}, "on_long": "map_reduce"},
+     "invalid_request", "on_long"),
     ("sampling", {"sampling": {"top_p": 2}}, "invalid_request", "sampling.top_p"),
     ("input elsewhere", {"input": "/etc/passwd"}, "dataset_refused", "input"),
     ("input by http", {"input": "http://example.org/x.parquet"}, "dataset_refused", "input"),

@@ -122,11 +122,12 @@ def main() -> int:
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--only", help="One of the three jobs.")
     options = parser.parse_args()
-    path, cache_bytes = find("smollm2-135m", Settings()), options.documents * CACHE_BYTES_OF_DOCUMENT
+    path = find("smollm2-135m", Settings())
+    cache = {"NIGHTMILL_ENGINE_CACHE_BYTES": str(options.documents * CACHE_BYTES_OF_DOCUMENT)}
     ratios: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
-        with service(home, path, options.dtype, options.threads, cache_bytes) as (client, up):
+        with service(home, path, options.dtype, options.threads, cache) as (client, up):
             bench = Bench(client, up, Path(folder), options.clock)
             bench.run([("Nothing is in here yet.", question) for question in QUESTIONS], "warm", reorder=False)
             for name, rows in jobs(options.documents).items():

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,8 +51,9 @@ QUESTION = (
 
 @contextmanager
 def service(
-    home: Path, model: Path, dtype: str, threads: int | None, cache_bytes: int = CACHE_BYTES
+    home: Path, model: Path, dtype: str, threads: int | None, settings: Mapping[str, str] | None = None
 ) -> Iterator[tuple[Client, psutil.Process]]:
+    """What `nightmill up` starts, with `settings` in its environment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -61,7 +62,8 @@ def service(
         "NIGHTMILL_PORT": str(port),
         "NIGHTMILL_MODEL": str(model),
         "NIGHTMILL_ENGINE_DTYPE": dtype,
-        "NIGHTMILL_ENGINE_CACHE_BYTES": str(cache_bytes),
+        "NIGHTMILL_ENGINE_CACHE_BYTES": str(CACHE_BYTES),
+        **(settings or {}),
     }
     if threads is not None:
         environment["NIGHTMILL_ENGINE_THREADS"] = str(threads)

@@ -9,7 +9,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.request import FinishReason, Request
 from engine.simulation import FittedCost, SimulatedRequest, Work
-from worker.course import Asked, course_of, lengths_of, requests_of, stretched
+from worker.course import Asked, course_of, donors_of, requests_of, stretched
 from worker.frame import Seen, Stratum
 from worker.rows import Asking, Result
 from worker.timings import TimedStep
@@ -59,12 +59,18 @@ def test_rows_that_were_not_computed_answer_as_one_of_their_stratum() -> None:
         Stratum((seen(0), seen(1), seen(2)), (seen(0),)),
         Stratum((seen(3), seen(4)), (seen(4),)),
     ]
-    results = {0: Result({}, "stop", output_tokens=7), 4: Result({}, "stop", output_tokens=9)}
-    assert lengths_of(strata, Tried(results, (), False), random.Random(1)) == {0: 7, 1: 7, 2: 7, 3: 9, 4: 9}
+    assert donors_of(strata, random.Random(1)) == {0: 0, 1: 0, 2: 0, 3: 4, 4: 4}
     assert stretched({0: 10, 1: 1, 2: 90}, 1.5, 96) == {0: 15, 1: 2, 2: 96}
-    assert requests_of([seen(3)], {3: 9}) == [Asked((SimulatedRequest((3, 1), 9),), 9)]
+    assert requests_of([seen(3)], {3: 9}, {}) == [Asked((SimulatedRequest((3, 1), 9),), 9)]
     choice = Seen(5, Asking((Request(5, (1,), choices=((1,), (2,))),)), None, None)
-    assert requests_of([choice], {5: 4}) == [Asked((SimulatedRequest((1,), 1),), 4)]
+    assert requests_of([choice], {5: 4}, {}) == [Asked((SimulatedRequest((1,), 1),), 4)]
+
+
+def test_what_a_row_asks_for_later_is_simulated_too() -> None:
+    """The answers' tokens are shared out evenly."""
+    asked = requests_of([seen(3), seen(4)], {3: 9, 4: 8}, {3: (Request((3, 1), (7,)), Request((3, 2), (8, 9)))})
+    later = [SimulatedRequest(prompt, 3) for prompt in ((3, 1), (7,), (8, 9))]
+    assert asked == [Asked(tuple(later), 9), Asked((SimulatedRequest((4, 1), 8),), 8)]
 
 
 def test_prices_come_from_the_steps_and_one_that_was_disturbed_counts_not() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from db import datasets, dry_runs
@@ -34,8 +35,8 @@ def read(office: Office, plan_id: str) -> DryRun:
         return dry_runs.get(session, plan_id, "default")
 
 
-def made(office: Office, spec: JobSpec) -> PlanResult:
-    plan_id = ask(office, spec)
+def made(office: Office, spec: JobSpec, sample_rows: int = 16) -> PlanResult:
+    plan_id = ask(office, spec, sample_rows)
     assert office.work() == ["plan"]
     run = read(office, plan_id)
     assert (run.status, run.error_message) == (DryRunStatus.DONE, None)
@@ -74,6 +75,28 @@ def test_rows_that_fail_are_told(office: Office, tmp_path: Path) -> None:
     cut = spec.model_copy(update={"on_long": "truncate_tail"})
     plan = made(office, cut)
     assert (plan.rows.too_long.value, plan.rows.failing.value) == (10, 0)
+
+
+@pytest.mark.parametrize("sample_rows", [40, 16])
+def test_rows_that_are_summarised_in_chunks_are_no_errors_and_all_their_chunks_count(
+    office: Office, tmp_path: Path, sample_rows: int
+) -> None:
+    """`fake:small` takes 64 tokens in all: the long rows have 5 to 8 chunks, their summaries two, and those one."""
+    texts = ["A few words. " * (15 + i % 10 if i % 4 else 1) for i in range(40)]
+    recipe, source = {"kind": "summarize", "instruction": "S"}, write_texts(tmp_path / "in.parquet", texts)
+    how = {"model": "fake:small", "recipe": recipe, "sampling": {"max_tokens": 8}, "reuse": False}
+    spec = spec_of(source, on_long="map_reduce", **how)
+    plan = made(office, spec, sample_rows)
+    office.submit(spec, tmp_path / "out")
+    office.work()
+    job, chunks = office.job(), pq.read_table(tmp_path / "out" / "part-00000.parquet")["chunks"].to_pylist()
+    assert (job.rows_succeeded, min(chunks), max(chunks)) == (40, 1, 8)
+    assert (plan.rows.too_long.value, plan.rows.failing.value, plan.rows.causes) == (30, 0, {})
+    near = 0.0 if sample_rows == 40 else 0.1
+    assert plan.prompt_tokens.value == pytest.approx(job.prompt_tokens, rel=near)
+    assert plan.output_tokens.value == pytest.approx(job.output_tokens, rel=near)
+    assert plan.memory.bytes_per_sequence <= 64 * plan.memory.bytes_per_token  # a chunk's, not a row's
+    assert all(example.finish_reason == "length" for example in plan.examples)
 
 
 def test_labels_are_planned_with_their_prior(office: Office, tmp_path: Path) -> None:

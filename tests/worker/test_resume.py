@@ -25,6 +25,7 @@ from tests.worker.factories import Office, spec_of, write_texts
 from tests.worker.fakes import FakeEngine, FakeModel
 from worker.attempts import Attempt
 from worker.checkpoints import Checkpoint
+from worker.map_reduce import MapReduceRowMaker
 from worker.open_model import OpenModel
 from worker.rows import RowMaker
 from worker.runner import Runner
@@ -294,3 +295,57 @@ def test_a_hanging_engine_fails_its_tasks_and_asks_for_the_end(
     with runner.use("fake", lambda: False) as model, pytest.raises(EngineFailed, match="a step took too long"):
         list(model.run(requests, lambda: False, "job"))
     assert barked == ["out"]
+
+
+def test_a_long_row_is_finished_or_not(
+    eager: Office, tmp_path: Path, computed: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of three chunks and their summary: what was finished is taken over, the chunks of other rows come again."""
+    source = write_texts(tmp_path / "in.parquet", (f"Text {i}. " + "More and more of it. " * 450 for i in range(12)))
+    spec = spec_of(source, model="fake:slow", recipe={"kind": "summarize"}, on_long="map_reduce", reuse=False)
+    eager.submit(spec, tmp_path / "out")
+    eager.work(until=at_run)
+    original = MapReduceRowMaker.answer
+
+    def answer(self: MapReduceRowMaker, *args: object) -> object:
+        made = original(self, *args)  # type: ignore[arg-type]
+        if sum(id[1] == 3 for id in computed) == 4:  # type: ignore[index]
+            eager.process.drain.set()
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MapReduceRowMaker, "answer", answer)
+        eager.do(eager.sent.pop())
+    eager.process.drain.clear()
+    finished = {id[0] for id in computed if id[1] == 3}  # type: ignore[index]
+    assert len(finished) == 4
+    before, computed[:] = list(computed), []
+    assert eager.work() == ["run", "merge"]
+    assert {id[0] for id in computed} == set(range(12)) - finished  # type: ignore[index]
+    assert len([id for id in (*before, *computed) if id[1] == 3]) == 12  # type: ignore[index]
+    table = pq.read_table(tmp_path / "out" / "part-00000.parquet")
+    assert table["chunks"].to_pylist() == [3] * 12
+    assert [text.partition(".")[0] for text in table["output"].to_pylist()] == [f"TEXT {i}" for i in range(12)]
+
+
+def test_a_long_row_that_ends_the_engine_costs_no_other_one(
+    eager: Office, tmp_path: Path, computed: list[object]
+) -> None:
+    """It is in the second of its chunks; the others' chunks that were in the engine come again."""
+    middle = {4: "Raise. "}
+    texts = [f"Text {i}. " + "More and more. " * 300 + middle.get(i, "") + "More and more. " * 300 for i in range(12)]
+    source = write_texts(tmp_path / "in.parquet", texts)
+    spec = spec_of(source, model="fake:poison", recipe={"kind": "summarize"}, on_long="map_reduce", reuse=False)
+    eager.submit(spec, tmp_path / "out")
+    eager.work()
+    job = eager.job()
+    assert (job.status, job.rows_succeeded, job.rows_failed) == (JobStatus.COMPLETED_WITH_ERRORS, 11, 1)
+    rows = pq.read_table(tmp_path / "out" / "part-00000.parquet").to_pylist()
+    assert [row["id"] for row in rows] == list(range(12))
+    assert [row["chunks"] for row in rows] == [None if i == 4 else 3 for i in range(12)]
+    assert rows[4]["error"]["code"] == "engine_crash"
+    assert [(row["output"] or "").partition(".")[0] for row in rows] == [
+        f"TEXT {i}" if i != 4 else "" for i in range(12)
+    ]
+    last = [id[0] for id in computed if id[1] == 3]  # type: ignore[index]
+    assert sorted(last) == [i for i in range(12) if i != 4]  # each of them once

@@ -19,6 +19,7 @@ from db.progress import Progress
 from db.settings import Settings
 from db.shards import Claim, PartFile
 from db.specs import JobSpec
+from engine.request import Request
 from tests.worker.factories import spec_of, write_texts
 from tests.worker.fakes import FakeEngine, FakeModel
 from worker.checkpoints import Checkpoint, Saved, checkpoint_path, forget
@@ -366,3 +367,56 @@ def test_a_broken_input_is_named_and_leaves_no_file(runner: Runner, tmp_path: Pa
         attempt(runner, tmp_path / "out", claim_of(spec_of(path), 0, 500))
     assert caught.value.code == "corrupt_data"
     assert parts(tmp_path / "out") == []
+
+
+LONG = "A sentence of some words. " * 40
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_long_rows_are_asked_for_level_by_level(
+    runner: Runner, engine: FakeEngine, tmp_path: Path, careful: bool
+) -> None:
+    """Row 1 in 14 chunks, whose summaries have two chunks, whose are one. Rows around it are as ever."""
+    engine.max_model_len = 100
+    asked: list[tuple[int, tuple[int, ...]]] = []
+    add = engine.add
+
+    def note(request: Request) -> None:
+        row = request.id[1]  # type: ignore[index]
+        if isinstance(row, tuple) and row[0] == 1:
+            asked.append((row[1], request.prompt))
+        add(request)
+
+    engine.add = note  # type: ignore[method-assign]
+    recipe = {"kind": "summarize", "instruction": "S"}
+    source = write_texts(tmp_path / "in.parquet", ["one", LONG, None, "two", *["three"] * 20])
+    how = {"recipe": recipe, "on_long": "map_reduce", "sampling": {"max_tokens": 10}, "reuse": False}
+    spec = spec_of(source, **how, keep_columns=["id"])
+    _, counts = attempt(runner, tmp_path / "out", claim_of(spec, 0, 24), careful=careful)
+    rows = pq.read_table(tmp_path / "out" / "part-00003.parquet").to_pylist()
+    assert [row["id"] for row in rows] == list(range(24))
+    assert [(row["output"], row["chunks"], row["finish_reason"]) for row in rows[:5]] == [
+        ("ONE", 1, "stop"),
+        ("A SENTENCE", 14, "length"),
+        (None, None, "error"),
+        ("TWO", 1, "stop"),
+        ("THREE", 1, "stop"),
+    ]
+    assert [place for place, _ in asked] == list(range(17))
+    assert b"".join(bytes(prompt[4:-2]) for _, prompt in asked[:14]).decode() == LONG
+    long = rows[1]
+    assert (long["truncated_tokens"], long["cached_tokens"]) == (0, 0)
+    assert long["prompt_tokens"] == sum(len(prompt) for _, prompt in asked)
+    assert counts.progress.rows_succeeded == 23
+    assert counts.progress.prompt_tokens == sum(row["prompt_tokens"] for row in rows)
+
+
+def test_a_long_row_whose_every_request_is_known_is_reused(runner: Runner, engine: FakeEngine, tmp_path: Path) -> None:
+    engine.max_model_len = 100
+    recipe = {"kind": "summarize", "instruction": "S"}
+    source = write_texts(tmp_path / "in.parquet", [LONG, LONG])
+    spec = spec_of(source, recipe=recipe, on_long="map_reduce", sampling={"max_tokens": 10})
+    _, counts = attempt(runner, tmp_path / "out", claim_of(spec, 0, 2))
+    assert counts.engine["rows_reused"] == 1
+    table = pq.read_table(tmp_path / "out" / "part-00003.parquet")
+    assert table["output"].to_pylist() == ["A SENTENCE"] * 2
