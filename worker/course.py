@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.config import EngineConfig
 from engine.request import Request
@@ -43,11 +43,21 @@ def requests_of(
     found = []
     for row in rows:
         assert row.asking is not None, "only rows that are asked are simulated"
-        requests = (*row.asking.requests, *further.get(row.index, ()))
+        requests = (*row.asking.requests, *(_own(request, row) for request in further.get(row.index, ())))
         each = max(1, round(lengths[row.index] / len(requests)))
         simulated = tuple(SimulatedRequest(item.prompt, 1 if item.choices else each) for item in requests)
         found.append(Asked(simulated, lengths[row.index]))
     return found
+
+
+def _own(request: Request, row: Seen) -> Request:
+    """Another row's request as this row's: the prefix cache serves of it what all prompts have in common, and no more.
+    A made-up token keeps them apart."""
+    assert row.asking is not None
+    prompt, first = request.prompt, row.asking.requests[0].prompt
+    pairs = enumerate(zip(prompt, first, strict=False))
+    shared = next((place for place, (one, other) in pairs if one != other), min(len(prompt), len(first)) - 1)
+    return replace(request, prompt=(*prompt[:shared], -1 - row.index, *prompt[shared + 1 :]))
 
 
 def donors_of(strata: Sequence[Stratum], draw: random.Random) -> dict[int, int]:

@@ -67,10 +67,13 @@ def test_rows_that_were_not_computed_answer_as_one_of_their_stratum() -> None:
 
 
 def test_what_a_row_asks_for_later_is_simulated_too() -> None:
-    """The answers' tokens are shared out evenly."""
-    asked = requests_of([seen(3), seen(4)], {3: 9, 4: 8}, {3: (Request((3, 1), (7,)), Request((3, 2), (8, 9)))})
-    later = [SimulatedRequest(prompt, 3) for prompt in ((3, 1), (7,), (8, 9))]
-    assert asked == [Asked(tuple(later), 9), Asked((SimulatedRequest((4, 1), 8),), 8)]
+    """The answers' tokens are shared out evenly. What another row asked for begins as this row's prompts do, and goes
+    on as no other's does."""
+    later = (Request((9, 1), (3, 7, 8)), Request((9, 2), (8, 9)), Request((9, 3), (3,)))
+    asked = requests_of([seen(3), seen(4)], {3: 12, 4: 8}, {3: later})
+    prompts = ((3, 1), (3, -4, 8), (-4, 9), (-4,))
+    assert asked[0] == Asked(tuple(SimulatedRequest(prompt, 3) for prompt in prompts), 12)
+    assert asked[1] == Asked((SimulatedRequest((4, 1), 8),), 8)
 
 
 def test_prices_come_from_the_steps_and_one_that_was_disturbed_counts_not() -> None:
