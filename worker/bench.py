@@ -128,7 +128,7 @@ class Reader:
 
 
 def rows_of(spec: JobSpec, most: int, model: LoadedModel, settings: Settings) -> list[tuple[Request, ...]]:
-    """The requests of `most` rows of a job, or all, drawn alike from short and long ones; the same ones every time.
+    """The first requests of `most` rows of a job, or all, drawn alike from short and long ones; the same every time.
 
     Raises InvalidDataset, DatasetRefused and InvalidJob; the latter where no row can be asked.
     """
