@@ -30,8 +30,8 @@ class Queue(Protocol):
 
     def send(self, wakeup: Wakeup) -> None: ...
 
-    def check(self) -> None:
-        """Raise QueueError unless the broker answers now."""
+    def check(self) -> int:
+        """How many messages lie there. Raises QueueError unless the broker answers now."""
         ...
 
     def close(self) -> None: ...
@@ -64,11 +64,12 @@ class RedisQueue:
             self.close()
             raise QueueError(str(error)) from error
 
-    def check(self) -> None:
+    def check(self) -> int:
         try:
             with self._connect() as connection:
                 channel: Any = connection.default_channel  # of the Redis transport
                 channel.client.ping()
+                return int(channel._size(QUEUE))  # over the lists of all priorities
         except Exception as error:  # As in send.
             raise QueueError(str(error)) from error
 

@@ -50,7 +50,7 @@ class Sweeper(threading.Thread):
         firing.sweep(self._sessions, self._settings)
         with self._sessions.begin() as session:
             samples.record(session)
-        self._queue.check()  # While the broker is away, nothing is marked and unmarked in vain.
+        lying = self._queue.check()  # While the broker is away, nothing is marked and unmarked in vain.
         sent = 0
         while True:
             with self._sessions.begin() as session:
@@ -59,6 +59,7 @@ class Sweeper(threading.Thread):
                     window=self._settings.shard_window,
                     redispatch_seconds=self._settings.redispatch_seconds,
                     limit=BATCH,
+                    lying=lying,
                 )
             self._send(wakeups)
             sent += len(wakeups)

@@ -3,7 +3,8 @@
 `due` is the one producer's list: whoever made work due (a submission, a split, a finished shard) calls it after the
 commit, and every process calls it every few seconds. It marks what it returns, so that two callers send nothing twice;
 a caller whose broker refuses a message gives it back with `unsent`. What was sent and never taken up comes again after
-`redispatch_seconds`, and a running shard as soon as its lease is dead.
+`redispatch_seconds`, and a running shard as soon as its lease is dead; not while ENOUGH messages lie in the broker, as
+then it is workers that are missing, and every round of messages would stay there until they come.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, literal, or_, select, update
 from sqlalchemy.orm import Session
 
 from db import dry_runs
@@ -31,6 +32,8 @@ UNSYNCED = {"synchronize_session": False}
 # Jobs that wait for their split with a message out. The others wait without one: each split asks again what is due, and
 # a hundred thousand queued jobs must fill neither the broker nor the sweep.
 MOST_SPLITS = 200
+ENOUGH = 1000
+NEVER = 1e-3  # later than what was never sent, and before everything that was
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +44,22 @@ class Wakeup:
     id: str | int
 
 
-def due(session: Session, *, window: int, redispatch_seconds: float, limit: int = 200) -> list[Wakeup]:
-    """At most `limit` wakeups to send once this transaction is committed, marked as sent.
+def due(session: Session, *, window: int, redispatch_seconds: float, limit: int = 200, lying: int = 0) -> list[Wakeup]:
+    """At most `limit` wakeups to send once this transaction is committed, marked as sent. `lying`: messages in the
+    broker.
 
     No job ever has more than `window` shards that were sent and not taken up, and no more than MOST_SPLITS jobs wait
     for a split that was sent: the broker holds a bounded number of messages whatever there is to do. Jobs that another
     transaction holds are left to the next call.
     """
-    stale = db_now() - redispatch_seconds
+    stale: ColumnElement[float] = db_now() - redispatch_seconds if lying < ENOUGH else literal(NEVER)
     expire_due(session)
     room = max(MOST_SPLITS - _num_splitting(session, stale), 0)
     found = [Wakeup("split", job_id) for job_id in _mark_jobs(session, _to_split(stale), min(room, limit))]
     begun = _mark(session, Job, _next_of_limited(session, min(room, limit) - len(found)))
     found += [Wakeup("split", job_id) for job_id in begun]
     found += [Wakeup("merge", job_id) for job_id in _mark_jobs(session, _to_merge(stale), limit - len(found))]
-    found += [Wakeup("plan", plan_id) for plan_id in dry_runs.due(session, redispatch_seconds, limit - len(found))]
+    found += [Wakeup("plan", plan_id) for plan_id in dry_runs.due(session, stale, limit - len(found))]
     for job_id in _hold_jobs(session, _to_run(window, stale), limit - len(found)):
         shard_ids = _to_send(session, job_id, window, stale, limit - len(found))
         found += [Wakeup("run", shard_id) for shard_id in _mark(session, Shard, shard_ids)]

@@ -95,9 +95,9 @@ def get(session: Session, plan_id: str, tenant: str) -> DryRun:
     return found
 
 
-def due(session: Session, redispatch_seconds: float, limit: int) -> list[str]:
-    """Ids to send once this transaction is committed, the oldest first, marked as sent."""
-    stale = db_now() - redispatch_seconds
+def due(session: Session, stale: ColumnElement[float], limit: int) -> list[str]:
+    """Ids to send once this transaction is committed, the oldest first, marked as sent. What was sent before `stale` is
+    sent again."""
     open_ = DryRun.status.not_in(ENDED)
     sent = select(func.count()).select_from(DryRun).where(open_, DryRun.dispatched_at >= stale)
     room = min(MOST_SENT - (session.scalar(sent) or 0), limit)

@@ -25,7 +25,7 @@ from worker.models import earlier_results, load_model, numerics
 from worker.process import Process
 from worker.runner import Runner
 from worker.sweep import Sweeper
-from worker.tasks import QUEUE, register, sender
+from worker.tasks import QUEUE, counter, register, sender
 
 log = structlog.get_logger()
 
@@ -109,7 +109,8 @@ class WorkerApp:
         )
         owner = f"{socket.gethostname()}:{os.getpid()}"
         traces = traced(settings)
-        self._process = Process(settings, session_factory(database), runner, sender(self.celery), owner, tracer=traces)
+        send, lying = sender(self.celery), counter(self.celery)
+        self._process = Process(settings, session_factory(database), runner, send, lying, owner, tracer=traces)
         self._sweeper = Sweeper(self._process)
 
     def _ready(self, **_: object) -> None:

@@ -25,15 +25,24 @@ class Process:
     sessions: sessionmaker[Session]
     runner: Runner
     send: Callable[[Wakeup], None]  # raises kombu's OperationalError when the broker is away
+    lying: Callable[[], int]  # messages in the broker; raises the same
     owner: str  # the name of this process on leases
     drain: threading.Event = field(default_factory=threading.Event)  # set: give the shards back and end
     tracer: Tracer = field(default_factory=Tracer)
 
-    def dispatch(self) -> None:
-        """Send what is due. A broker that is away loses nothing: the next call sends it."""
-        settings = self.settings
+    def dispatch(self, *, again: bool = False) -> None:
+        """Send what is due; with `again`, what was sent and must have been lost, too. A broker that is away loses
+        nothing: the next call sends it."""
+        settings, lying = self.settings, dispatch.ENOUGH
+        if again:
+            try:
+                lying = self.lying()
+            except OperationalError as error:
+                log.warning("the broker does not answer", error=str(error))
+                return
+        window, redispatch = settings.shard_window, settings.redispatch_seconds
         with self.sessions.begin() as session:
-            due = dispatch.due(session, window=settings.shard_window, redispatch_seconds=settings.redispatch_seconds)
+            due = dispatch.due(session, window=window, redispatch_seconds=redispatch, lying=lying)
         for position, wakeup in enumerate(due):
             try:
                 self.send(wakeup)

@@ -48,4 +48,4 @@ def sweep(process: Process) -> None:
         worker_seen(session, process.owner, process.runner.model, {**engine, "memory_bytes": peak})
     if not process.drain.is_set():
         firing.sweep(process.sessions, process.settings)
-        process.dispatch()
+        process.dispatch(again=True)

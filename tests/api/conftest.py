@@ -25,14 +25,16 @@ class MemoryQueue:
 
     sent: list[Wakeup] = field(default_factory=list)
     broken: str | None = None
+    lying: int = 0
 
     def send(self, wakeup: Wakeup) -> None:
         self.check()
         self.sent.append(wakeup)
 
-    def check(self) -> None:
+    def check(self) -> int:
         if self.broken is not None:
             raise QueueError(self.broken)
+        return self.lying
 
     def close(self) -> None:
         pass

@@ -16,6 +16,7 @@ from api.queue import QUEUE, QueueError, RedisQueue, message
 from db.dispatch import Wakeup
 from tests.api.conftest import MemoryQueue
 from tests.api.ledger import summarize
+from worker.tasks import counter
 
 
 def test_a_message_is_celerys() -> None:
@@ -33,11 +34,16 @@ def test_a_message_is_celerys() -> None:
 
 def test_send_over_redis(redis_url: str) -> None:
     queue = RedisQueue(redis_url)
-    queue.check()
+    assert queue.check() == 0
     for shard in (7, 8):
         queue.send(Wakeup("run", shard))
+    queue.send(Wakeup("split", "job_x"))
+    assert queue.check() == 3 == counter(Celery(broker=redis_url, set_as_current=False))()
     with Connection(redis_url) as connection:
         received = connection.SimpleQueue(QUEUE)
+        urgent = received.get(timeout=5)
+        urgent.ack()
+        assert urgent.headers["task"] == "nightmill.split"
         first = received.get(timeout=5)
         first.ack()
         assert (first.headers["task"], first.payload[0]) == ("nightmill.run", [7])
@@ -84,7 +90,7 @@ def test_a_message_that_was_not_sent_is_due_again(
     services.sweeper.stop()  # Its own thread would be another that sends.
     queue.broken = "down"
     job_id = http.post("/v1/jobs", json=summarize(tweets)).json()["id"]
-    monkeypatch.setattr(queue, "check", lambda: None)  # The broker goes away between the check and the message.
+    monkeypatch.setattr(queue, "check", lambda: 0)  # The broker goes away between the check and the message.
 
     def refuse(wakeup: Wakeup) -> None:
         raise QueueError("down")

@@ -12,9 +12,9 @@ from db.session import db_now
 from tests.db.ledger import SPEC, Sessions, add_job, claim, expire, finish, take, together
 
 
-def due(sessions: Sessions, window: int = 4, limit: int = 200) -> list[Wakeup]:
+def due(sessions: Sessions, window: int = 4, limit: int = 200, lying: int = 0) -> list[Wakeup]:
     with sessions.begin() as session:
-        return dispatch.due(session, window=window, redispatch_seconds=60, limit=limit)
+        return dispatch.due(session, window=window, redispatch_seconds=60, limit=limit, lying=lying)
 
 
 def runs(ids: list[int]) -> list[Wakeup]:
@@ -51,6 +51,18 @@ def test_new_jobs_are_split_once_oldest_first_and_again_when_lost(sessions: Sess
     assert due(sessions) == []
     age(sessions, 61)
     assert due(sessions) == [Wakeup("split", "b"), Wakeup("split", "a")]
+
+
+def test_nothing_is_sent_again_while_enough_messages_lie_in_the_broker(sessions: Sessions) -> None:
+    """No worker is there, for hours: each round of messages would stay. What is new is sent all the same."""
+    validating(sessions, "a")
+    ids = add_job(sessions, "b", num_shards=3)
+    assert due(sessions, lying=dispatch.ENOUGH) == [Wakeup("split", "a"), *runs(ids)]
+    age(sessions, 9999)
+    validating(sessions, "c")
+    assert due(sessions, lying=dispatch.ENOUGH) == [Wakeup("split", "c")]
+    assert due(sessions, lying=dispatch.ENOUGH) == []
+    assert due(sessions, lying=dispatch.ENOUGH - 1) == [Wakeup("split", "a"), *runs(ids)]
 
 
 def test_few_of_many_queued_jobs_have_a_message_out(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:

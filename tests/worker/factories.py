@@ -48,8 +48,9 @@ class Office:
         migrate(database)
         self.sessions: sessionmaker[Session] = session_factory(database)
         self.sent: list[Wakeup] = []
+        self.lying = 0  # what the broker would say
         runner = Runner(lambda name: build(name, settings))  # type: ignore[arg-type,return-value]
-        self.process = Process(settings, self.sessions, runner, self.sent.append, "office")
+        self.process = Process(settings, self.sessions, runner, self.sent.append, lambda: self.lying, "office")
         self.database = database
 
     def submit(self, spec: JobSpec, output: Place, job_id: str = "job") -> Job:
@@ -74,14 +75,14 @@ class Office:
     def work(self, until: Callable[[Wakeup], bool] = lambda wakeup: False) -> list[str]:
         """Do what is due until nothing is, or `until` says stop before a task. Returns the tasks' names."""
         done = []
-        self.process.dispatch()
+        self.process.dispatch(again=True)
         while self.sent:
             if until(self.sent[0]):
                 return done
             wakeup = self.sent.pop(0)
             self.do(wakeup)
             done.append(wakeup.task)
-            self.process.dispatch()
+            self.process.dispatch(again=True)
         return done
 
     def do(self, wakeup: Wakeup) -> None:

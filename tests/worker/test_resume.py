@@ -150,7 +150,7 @@ def test_a_deadline_keeps_what_is_finished_and_writes_every_row(
     def expire() -> None:
         with eager.sessions.begin() as session:
             session.execute(update(Job).values(expires_at=db_now() - 1))
-        eager.process.dispatch()
+        eager.process.dispatch(again=True)
 
     thread = stop_after(20, computed, expire)
     eager.work()
