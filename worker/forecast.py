@@ -16,9 +16,10 @@ from worker.frame import Frame, Seen, Stratum, distinct
 from worker.intervals import Estimate, clustered_mean, share, stratified_mean
 from worker.trial import STRETCHES, Speed, Tried
 
-# Standard deviation, relative, of a machine's speed between the sample and the job: repetitions of one benchmark on a
-# quiet machine differ by about so much (docs/claims.md, 4.1).
-DRIFT = 0.05
+# Standard deviations, relative. Of a machine's speed between the sample and the job: repetitions of one benchmark on
+# a quiet machine differ by about so much (docs/claims.md, 4.1). And of what the simulated course leaves out: the root
+# mean square of its errors on three workloads (docs/claims.md, 8.4).
+DRIFT, SIMULATED = 0.05, 0.09
 WAITS = 3  # of a job in the queue: before its split, its first shard and its merge
 EXAMPLES = 3
 EXAMPLE_CHARACTERS = 2000
@@ -146,7 +147,7 @@ def _time(known: Known, seat: Seat, answers: Estimate, draw: random.Random) -> t
         longer = course_of(requests_of(rows, others, further), known.learnt, num_rows, seat.config, speed).seconds
     seconds = max(course.seconds, _host(known, seat))
     error = Estimate(seconds, abs(longer - course.seconds) if longer else 0.0, answers.freedom)
-    error = error.plus(Estimate(0.0, DRIFT * seconds))
+    error = error.plus(Estimate(0.0, math.hypot(DRIFT, SIMULATED) * seconds))
     return course, error.plus(Estimate(0.0, speed.spread / math.sqrt(STRETCHES) * seconds, STRETCHES - 1)).plus(waits)
 
 
