@@ -47,6 +47,16 @@ class PlanExample(Figures):
     error: str | None
 
 
+class PlanDevice(Figures):
+    """The job on GPUs that nobody has to have, by a roofline of their data sheets. Answers are taken to be as long."""
+
+    device: str
+    count: int = Field(description="The fewest that the model fits; they share it.")
+    dtype: str = Field(description="Of the weights.")
+    seconds: float = Field(description="Of all rows, at six tenths of the roofline: a guess, not measured.")
+    least_seconds: float = Field(description="At the whole roofline, which no engine beats.")
+
+
 Limit = Literal["weights", "kv_memory", "prefill_compute", "decode_compute", "host"]
 
 
@@ -70,4 +80,7 @@ class PlanResult(Figures):
         "more of them, computing prompts, computing answers, or the work beside the model."
     )
     shares: dict[Limit, float] = Field(description="Each one's share of the time.")
+    devices: list[PlanDevice] = Field(
+        default=[], description="The same job elsewhere; empty where the model's shape is not known."
+    )
     examples: list[PlanExample]

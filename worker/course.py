@@ -6,12 +6,21 @@ import itertools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from engine.config import EngineConfig
 from engine.request import Request
-from engine.simulation import SimulatedRequest, Simulator, Work
+from engine.simulation import SimulatedRequest, Simulator, StepCost, Work
 from worker.frame import RUN_ROWS, Seen, Stratum
-from worker.trial import Speed, simulate
+from worker.trial import simulate
+
+
+class Tempo(Protocol):
+    """What steps cost, and what becomes of a simulation's seconds: worker.trial.Speed."""
+
+    @property
+    def cost(self) -> StepCost: ...
+    def seconds(self, simulated: float, answer_tokens: float) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,7 @@ def stretched(lengths: dict[int, int], factor: float, most: int) -> dict[int, in
 
 
 def course_of(
-    rows: Sequence[Asked], learnt: Sequence[tuple[int, ...]], num_rows: int, config: EngineConfig, speed: Speed
+    rows: Sequence[Asked], learnt: Sequence[tuple[int, ...]], num_rows: int, config: EngineConfig, speed: Tempo
 ) -> Course:
     """`num_rows` rows on one worker, of which `rows` are all, or more, or such as are in the input; before them, the
     prompts `learnt`. Rows beyond those that there are take what these take on average, once the engine is full."""
@@ -96,7 +105,7 @@ def _with_seconds(course: Course, seconds: float) -> Course:
     return Course(seconds, course.cached_share, course.work, course.steps, course.occupancy, course.kv_occupancy)
 
 
-def _course(rows: Sequence[Asked], learnt: Sequence[tuple[int, ...]], config: EngineConfig, speed: Speed) -> Course:
+def _course(rows: Sequence[Asked], learnt: Sequence[tuple[int, ...]], config: EngineConfig, speed: Tempo) -> Course:
     simulator, numbers = Simulator(config, speed.cost), itertools.count()
     simulate(simulator, (SimulatedRequest(prompt, 1) for prompt in learnt), numbers)
     before, steps, used, work = simulator.counts(), simulator.steps, simulator.used_blocks, simulator.work

@@ -8,18 +8,20 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from db import columns, datasets, dry_runs, tenants
+from db import columns, datasets, dry_runs, model_files, tenants
 from db.datasets import Dataset
 from db.dry_runs import DryRun
-from db.errors import DomainError, InvalidDataset
+from db.errors import DomainError, InvalidDataset, ModelMissing
 from db.files import resolve_input
 from db.plan_results import PlanResult
 from db.plans import plan_shards
+from db.settings import Settings
 from db.shards import Beat
 from db.specs import JobSpec
 from db.workers import workers
-from engine.errors import EngineError
-from engine.simulation import FittedCost, SimulatedRequest, Simulator
+from engine.errors import EngineError, ModelError
+from engine.models.load import read_config
+from engine.simulation import Architecture, FittedCost, SimulatedRequest, Simulator
 from worker import frame, samples, trial
 from worker.attempts import cause, pause
 from worker.course import requests_of
@@ -157,9 +159,18 @@ def _seat(process: Process, run: DryRun, spec: JobSpec, dataset: Dataset, model:
         workers=at_work,
         rows_each=min(run.num_rows, -(-num_shards // at_work) * shard_rows),
         waited=max(0.0, (run.started_at or run.created_at) - run.created_at),
-        price_per_hour=settings.price_per_hour,
+        settings=settings,
         fingerprint=model.fingerprint,
+        shape=_shape(spec.model, settings),
     )
+
+
+def _shape(model: str, settings: Settings) -> Architecture | None:
+    """None for an engine that is not ours: its models need no files."""
+    try:
+        return Architecture.of(read_config(model_files.find(model, settings)))
+    except (ModelMissing, ModelError):
+        return None
 
 
 def _speed(

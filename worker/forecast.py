@@ -8,10 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from db.plan_results import Interval, Limit, Memory, PlanExample, PlanResult, PlanRows
+from db.plan_results import Interval, Limit, Memory, PlanDevice, PlanExample, PlanResult, PlanRows
+from db.settings import Settings
 from db.specs import JobSpec
 from engine.config import EngineConfig
+from engine.simulation import Architecture
 from worker.course import Course, course_of, donors_of, requests_of, stretched
+from worker.elsewhere import elsewhere
 from worker.frame import Frame, Seen, Stratum, distinct
 from worker.intervals import Estimate, clustered_mean, share, stratified_mean
 from worker.trial import STRETCHES, Speed, Tried
@@ -36,8 +39,9 @@ class Seat:
     workers: int  # of those present, so many have a part in the job
     rows_each: int  # at most
     waited: float
-    price_per_hour: float | None
+    settings: Settings
     fingerprint: str
+    shape: Architecture | None  # of the model; none: it is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,8 @@ def forecast(known: Known, seat: Seat, draw: random.Random) -> PlanResult:
     prompt = prompt.plus(_product(further_prompts_of(known.strata, known.tried), asked))
     output = _product(answers, asked)
     total = prompt.plus(output)
-    course, seconds = _time(known, seat, answers, draw)
+    course, seconds, devices = _time(known, seat, answers, draw)
+    price = seat.settings.price_per_hour
     return PlanResult(
         model_fingerprint=seat.fingerprint,
         rows=_rows(known, asked.value),
@@ -73,11 +78,10 @@ def forecast(known: Known, seat: Seat, draw: random.Random) -> PlanResult:
         workers=seat.workers,
         rows_per_second=frame.num_rows / seconds.value if seconds.value else 0.0,
         tokens_per_second=total.value / seconds.value if seconds.value else 0.0,
-        cost=None
-        if seat.price_per_hour is None
-        else _interval(seconds.times(seat.price_per_hour * seat.workers / 3600)),
+        cost=None if price is None else _interval(seconds.times(price * seat.workers / 3600)),
         memory=_memory(known, seat, answers.value),
         **_limit(known, seat, course),
+        devices=devices,
         examples=_examples(known),
     )
 
@@ -127,19 +131,22 @@ def _product(one: Estimate, other: Estimate) -> Estimate:
     return Estimate(one.value * other.value, error.error, error.freedom)
 
 
-def _time(known: Known, seat: Seat, answers: Estimate, draw: random.Random) -> tuple[Course | None, Estimate]:
+def _time(
+    known: Known, seat: Seat, answers: Estimate, draw: random.Random
+) -> tuple[Course | None, Estimate, list[PlanDevice]]:
     """Seconds from the submission to the end: simulated with answers as long as the sample's, and once more with longer
-    ones, by as much as their mean is uncertain."""
+    ones, by as much as their mean is uncertain. And what it would take on other devices."""
     waits = Estimate(WAITS * seat.waited)
     rows, speed = [row for stratum in known.strata for row in stratum.rows], known.speed
     if speed is None or not rows:
-        return None, waits
+        return None, waits, []
     rows.sort(key=lambda row: row.index)
     donors, tried = donors_of(known.strata, draw), known.tried
     lengths = {row: tried.results[donor].output_tokens for row, donor in donors.items()}
     further = {row: tried.further[donor] for row, donor in donors.items() if donor in tried.further}
-    num_rows = max(1, round(seat.rows_each * len(rows) / len(known.frame.rows)))
-    course = course_of(requests_of(rows, lengths, further), known.learnt, num_rows, seat.config, speed)
+    asked = len(rows) / len(known.frame.rows)
+    num_rows, requests = max(1, round(seat.rows_each * asked)), requests_of(rows, lengths, further)
+    course = course_of(requests, known.learnt, num_rows, seat.config, speed)
     longer = 0.0
     if answers.error and answers.value:
         most = max(_bounds(row, tried)[1] for stratum in known.strata for row in stratum.drawn)
@@ -148,7 +155,13 @@ def _time(known: Known, seat: Seat, answers: Estimate, draw: random.Random) -> t
     seconds = max(course.seconds, _host(known, seat))
     error = Estimate(seconds, abs(longer - course.seconds) if longer else 0.0, answers.freedom)
     error = error.plus(Estimate(0.0, math.hypot(DRIFT, SIMULATED) * seconds))
-    return course, error.plus(Estimate(0.0, speed.spread / math.sqrt(STRETCHES) * seconds, STRETCHES - 1)).plus(waits)
+    error = error.plus(Estimate(0.0, speed.spread / math.sqrt(STRETCHES) * seconds, STRETCHES - 1)).plus(waits)
+    devices: list[PlanDevice] = []
+    if seat.shape is not None:
+        total = known.frame.num_rows
+        host = _host(known, seat) * total / seat.rows_each
+        devices = elsewhere(requests, known.learnt, max(1, round(total * asked)), host, seat.shape, seat.settings)
+    return course, error, devices
 
 
 def _host(known: Known, seat: Seat) -> float:

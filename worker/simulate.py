@@ -23,13 +23,13 @@ from engine.simulation.measure import measure_steps
 from engine.simulation.question import Answer, PartedCost, Question, answer
 from engine.simulation.shared import Pace, Profile, SharedEngine
 from worker import fleet_jobs
+from worker.elsewhere import BUDGET, SEQUENCES, gpu_config
 from worker.fleet import Fleet
 from worker.lengths import lengths
 from worker.models import engine_config, load_model
 
 HERE = "here"
 REFUSED, UNAVAILABLE = 2, 4  # exit statuses, as nightmill's
-GPU_SEQUENCES, GPU_BUDGET = 512, 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,13 @@ def on_gpus(options: argparse.Namespace, settings: Settings) -> Setting:
     shape = architecture(options.model, settings)
     profile = DeviceProfile.named(options.device)
     cost = RooflineCost(shape, profile, dtype, kv_dtype, options.tensor_parallel, options.efficiency)
-    config = EngineConfig(
-        max_sequences=options.max_sequences or GPU_SEQUENCES,
-        token_budget=options.token_budget or GPU_BUDGET,
+    config = gpu_config(
+        cost,
+        settings,
+        max_sequences=options.max_sequences or SEQUENCES,
+        token_budget=options.token_budget or BUDGET,
         prefix_caching=options.prefix_caching,
-        memory_fraction=settings.engine_memory_fraction,
-        max_model_len=shape.max_position,
     )
-    config = replace(config, num_blocks=cost.num_blocks(config))
     return Setting(config, cost, shape.kv_bytes_per_token(kv_dtype), shape.weight_bytes(dtype), dtype)
 
 

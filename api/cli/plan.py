@@ -128,6 +128,11 @@ def show(result: PlanResult, console: Console) -> None:
     )
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
+    if result.devices:
+        elsewhere = Table("elsewhere", "at a guess", "at best", title="by data sheets; nightmill simulate says more")
+        for each in result.devices:
+            elsewhere.add_row(f"{each.count} x {each.device}", duration(each.seconds), duration(each.least_seconds))
+        console.print(elsewhere)
     for example in result.examples:
         text = example.error if example.error is not None else (example.output or "")
         console.print(f"row {example.row:,}: {text}", markup=False, highlight=False, soft_wrap=True)

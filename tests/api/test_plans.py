@@ -33,6 +33,7 @@ RESULT = PlanResult.model_validate(
         "tokens_per_second": 11.7, "cost": interval(50),
         "memory": {"bytes_per_token": 100, "bytes_per_sequence": 1_500_000, "cache_bytes": 64_000_000, "sequences": 42},
         "limit": "decode_compute", "shares": {"decode_compute": 0.8},
+        "devices": [{"device": "h100", "count": 2, "dtype": "bf16", "seconds": 150.0, "least_seconds": 90.0}],
         "examples": [{"row": 3, "output": "[b]fine[/b]", "finish_reason": "stop", "error": None}],
     }
 )  # fmt: skip
@@ -98,3 +99,7 @@ def test_the_table() -> None:
     assert "the limit is computing answers (80% of the time)" in lines
     assert "failed in what was read: null_text (3)" in lines
     assert "row 3: [b]fine[/b]" in lines
+    assert "2 x h100 2:30 1:30" in lines
+    shown = io.StringIO()
+    show(RESULT.model_copy(update={"devices": []}), Console(file=shown, width=120))
+    assert "h100" not in shown.getvalue()
