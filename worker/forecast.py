@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from db.plan_results import Interval, Limit, Memory, PlanDevice, PlanExample, PlanResult, PlanRows
+from db.plan_results import Interval, Limit, Memory, PlanDevice, PlanResult, PlanRows
 from db.settings import Settings
 from db.specs import JobSpec
 from engine.config import EngineConfig
 from engine.simulation import Architecture
 from worker.course import Course, course_of, donors_of, requests_of, stretched
 from worker.elsewhere import elsewhere
+from worker.examples import examples_of
 from worker.frame import Frame, Seen, Stratum, distinct
 from worker.intervals import Estimate, clustered_mean, share, stratified_mean
 from worker.trial import STRETCHES, Speed, Tried
@@ -24,8 +25,6 @@ from worker.trial import STRETCHES, Speed, Tried
 # mean square of its errors on three workloads (docs/claims.md, 8.4).
 DRIFT, SIMULATED = 0.05, 0.09
 WAITS = 3  # of a job in the queue: before its split, its first shard and its merge
-EXAMPLES = 3
-EXAMPLE_CHARACTERS = 2000
 FULL = 0.85  # share of the cache from which on it is what keeps more sequences from running together
 
 
@@ -82,7 +81,7 @@ def forecast(known: Known, seat: Seat, draw: random.Random) -> PlanResult:
         memory=_memory(known, seat, answers.value),
         **_limit(known, seat, course),
         devices=devices,
-        examples=_examples(known),
+        examples=examples_of(known.tried.results),
     )
 
 
@@ -237,22 +236,3 @@ def _limit(known: Known, seat: Seat, course: Course | None) -> dict[str, object]
     if course.kv_occupancy >= FULL and course.occupancy < FULL:
         limit = "kv_memory"
     return {"limit": limit, "shares": shares}
-
-
-def _examples(known: Known) -> list[PlanExample]:
-    """The first, the middle and the last row of the sample."""
-    order = sorted(known.tried.results)
-    places = sorted({place * (len(order) - 1) // (EXAMPLES - 1) for place in range(EXAMPLES)}) if order else []
-    found = []
-    for index in (order[place] for place in places):
-        result = known.tried.results[index]
-        output = result.values.get("output")
-        found.append(
-            PlanExample(
-                row=index,
-                output=None if output is None else str(output)[:EXAMPLE_CHARACTERS],
-                finish_reason=result.finish_reason,
-                error=None if result.error is None else f"{result.error[0]}: {result.error[1]}",
-            )
-        )
-    return found
