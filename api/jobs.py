@@ -16,7 +16,7 @@ from api.deps import CallerDep, Services, ServicesDep, SubmissionDep, SubmitterD
 from api.errors import naming
 from api.plan_views import SAMPLE_ROWS, PlanView
 from api.schemas import IdempotencyKey, JobPage, JobRequest, JobView
-from db import audit, control, dead_letters, jobs, tenants, uris
+from db import audit, control, dead_letters, jobs, tenants, uris, windows
 from db.errors import InvalidJob, WrongState
 from db.models import Job, JobStatus
 from db.progress import progress
@@ -162,7 +162,8 @@ def _earlier(session: Session, tenant: str, spec: JobSpec, key: str | None) -> J
 
 
 def _view(session: Session, job: Job) -> JobView:
-    return JobView.of(job, progress(session, [job.id])[job.id], _now(session))
+    measured = windows.whole(windows.of(session, job))
+    return JobView.of(job, progress(session, [job.id])[job.id], _now(session), measured)
 
 
 def _now(session: Session) -> float:

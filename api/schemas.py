@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from db.histograms import Percentiles
 from db.models import Job, JobStatus, Upload
 from db.progress import Progress
 from db.specs import JobSpec
@@ -67,6 +71,15 @@ class Rates(View):
     tokens_per_second: float | None
 
 
+class PercentilesView(View):
+    """Of `count` values, as measured in the shards that are finished."""
+
+    p50: float
+    p90: float
+    p99: float
+    count: int
+
+
 class JobError(View):
     code: str
     message: str
@@ -92,10 +105,17 @@ class JobView(View):
     priority: int = 0
     retry_of: str | None = Field(default=None, description="The job whose failed rows this one tries again.")
     error: JobError | None
+    percentiles: dict[str, PercentilesView] = Field(
+        default={},
+        description="How long rows and requests took and how full the engine was, by measure (docs/recipes.md); "
+        "empty in lists, and while no shard is finished.",
+    )
     spec: JobSpec
 
     @classmethod
-    def of(cls, job: Job, progress: Progress, now: float) -> JobView:
+    def of(
+        cls, job: Job, progress: Progress, now: float, percentiles: Mapping[str, Percentiles] = MappingProxyType({})
+    ) -> JobView:
         """`now` is the database's clock, in seconds since 1970, as every time of the row is."""
         spec = JobSpec.model_validate(job.spec)
         done = progress.rows_succeeded + progress.rows_failed
@@ -135,6 +155,7 @@ class JobView(View):
             priority=job.priority,
             retry_of=job.retry_of,
             error=None if job.error_code is None else JobError(code=job.error_code, message=job.error_message or ""),
+            percentiles={measure: PercentilesView(**asdict(each)) for measure, each in percentiles.items()},
             spec=spec,
         )
 

@@ -1,6 +1,8 @@
-"""The table of samples: how far a job was at some moments."""
+"""What is kept of a job's course: how far it was at some moments, and how long its rows took at which time."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from sqlalchemy import ForeignKey
 from sqlalchemy.orm import Mapped, mapped_column
@@ -15,3 +17,14 @@ class JobSample(Base):
     at: Mapped[float] = mapped_column(primary_key=True)
     rows: Mapped[int]
     tokens: Mapped[int]
+
+
+class JobWindow(Base):
+    """What was measured in the shards that were finished in a span of time: db.windows."""
+
+    __tablename__ = "job_windows"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    index: Mapped[int] = mapped_column(primary_key=True)  # of the spans since the job's first shard began
+    seconds: Mapped[int]  # how long each of the job's is
+    histograms: Mapped[dict[str, Any]]  # buckets by measure: db.histograms

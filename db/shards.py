@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import and_, select, update
 from sqlalchemy.orm import Session
 
-from db import jobs, turns
+from db import histograms, jobs, turns, windows
 from db.models import STOPPING, Job, JobStatus, Shard, ShardStatus
 from db.progress import Progress
 from db.session import db_now
@@ -204,19 +204,22 @@ def finish(
 ) -> Finish:
     """The shard is done and its part published; the job's totals grow in the same transaction.
 
-    `counters` are what the engine did meanwhile. Rows that a stopping job leaves undone are not in `progress`. Refused
+    `counters` are what the engine did meanwhile, with the buckets of what was measured among them, which go to the
+    job's windows. Rows that a stopping job leaves undone are not in `progress`. Refused
     (`accepted` is False) when the lease was lost or the job has ended.
     """
     job = jobs.lock(session, claim.job_id)
     whole = progress.rows == claim.num_rows
     assert whole or job is None or job.status not in ALIVE, f"{progress.rows} of {claim.num_rows} rows are done"
-    done = {"part": part.name, "part_bytes": part.num_bytes, "part_sha256": part.sha256, "counters": counters}
+    others, measured = histograms.of_counters(counters or {})
+    done = {"part": part.name, "part_bytes": part.num_bytes, "part_sha256": part.sha256, "counters": others or None}
     closed = {"status": ShardStatus.DONE, "owner": None, "lease_until": None, "error_code": None, "error_message": None}
     if job is None or not _write(session, claim, **closed, **done, **progress.as_columns()):
         return Finish(accepted=False, last=False)
     job.shards_done += 1
     for name, count in progress.as_columns().items():
         setattr(job, name, getattr(job, name) + count)
+    windows.add(session, job, measured)
     if job.status in ALIVE and job.shards_done == job.num_shards:
         job.status, job.dispatched_at = JobStatus.FINALIZING, 0.0
     session.flush()

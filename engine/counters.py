@@ -16,6 +16,7 @@ from engine.work import NO_WORK, Work
 class Counters:
     """Since the engine was built; see EngineStats for what they mean."""
 
+    max_sequences: int
     steps: int = 0
     output_tokens: int = 0
     forced_tokens: int = 0
@@ -37,6 +38,7 @@ class Counters:
             attended_tokens=self.work.attended,
             logit_rows=self.work.rows,
             preemptions=scheduler.num_preemptions,
+            max_sequences=self.max_sequences,
             running=scheduler.num_running,
             waiting=scheduler.num_waiting,
             blocks_total=pool.num_blocks,

@@ -77,7 +77,7 @@ class Engine:
         self._sequences: dict[Hashable, Sequence] = {}  # in flight, by request id
         self._due: list[Sequence] = []  # ended outside a step; their outputs come out of the next
         self._flight: Flight | None = None  # begun before the last step had ended
-        self._counters = Counters()
+        self._counters = Counters(config.max_sequences)
         self._settling = Settling(Stops(token_bytes), speculation, self._counters, config.max_sequences)
         self._clock = Clock()
         self._team = team

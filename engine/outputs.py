@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from engine.errors import EngineError
-from engine.request import FinishReason, Output, Request
+from engine.request import FinishReason, Output, Request, Times
 from engine.sequence import Sequence
 
 
@@ -32,7 +34,15 @@ def completion(sequence: Sequence) -> Output:
         choice_logprobs=scores,
         error=message,
         error_code=code,
+        times=_times(sequence),
     )
+
+
+def _times(sequence: Sequence) -> Times | None:
+    admitted, prefilled = sequence.admitted, sequence.prefilled
+    if admitted is None or prefilled is None:
+        return None
+    return Times(admitted - sequence.arrived, prefilled - admitted, time.perf_counter() - prefilled)
 
 
 def refusal(request: Request, error: EngineError) -> Output:

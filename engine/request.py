@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from engine.errors import InvalidRequest
 from engine.format import Format
@@ -150,6 +150,14 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
+class Times(NamedTuple):
+    """What a request's time in the engine went to, in seconds."""
+
+    waited: float  # until it was first admitted
+    prefill: float  # from there to the end of the step that computed the last of its prompt, and so its first token
+    decode: float  # from there to its end
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """A finished request. `tokens` holds what was generated, the token that stopped it excluded."""
@@ -165,4 +173,6 @@ class Output:
     choice_logprobs: tuple[float, ...] | None = None  # in the order of Request.choices
     error: str | None = None
     error_code: str | None = None
+    # None: it never ran, or the answer is another request's. No part of what makes two outputs equal.
+    times: Times | None = field(default=None, compare=False)
     reused: bool = False  # the answer of an identical request; set by who knows one, never by the engine

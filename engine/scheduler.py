@@ -185,9 +185,9 @@ class Scheduler:
         sequence.computed = len(hits) * self._pool.block_size + copied
         if sequence.num_cached is None:
             # Committed tokens of the output may stand behind the prompt already.
-            sequence.num_cached = min(sequence.computed, sequence.num_prompt)
+            sequence.admit(min(sequence.computed, sequence.num_prompt))
             self.num_prompt_tokens += sequence.num_prompt
-            self.num_cached_tokens += sequence.num_cached
+            self.num_cached_tokens += sequence.num_cached or 0
 
     def _plan(self, slices: list[Slice], sequence: Sequence, start: int, stop: int) -> None:
         """Add a slice and publish the blocks that it fills with tokens that are final."""

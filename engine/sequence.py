@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
@@ -31,6 +32,8 @@ class Sequence:
     """
 
     __slots__ = (
+        "admitted",
+        "arrived",
         "blocks",
         "chances",
         "computed",
@@ -45,6 +48,7 @@ class Sequence:
         "num_sealed",
         "origins",
         "plain",
+        "prefilled",
         "promised",
         "request",
         "row",
@@ -81,6 +85,10 @@ class Sequence:
         self.computed = 0
         self.promised = 0  # tokens that steps under way will give
         self.num_sealed = 0  # leading blocks that the pool has published for reuse
+        # Readings of time.perf_counter; None: not yet. Preemption changes neither.
+        self.arrived = time.perf_counter()
+        self.admitted: float | None = None
+        self.prefilled: float | None = None  # the step that computed the last of the prompt has ended
         self.num_cached: int | None = None  # prompt tokens found in the cache when first admitted; None: not yet
         self.finish_reason: FinishReason | None = None
         self.stopped_by: str | int | None = None
@@ -145,6 +153,10 @@ class Sequence:
         if self.promised:
             return self.tokens[start:] + [UNREAD] * (stop - max(start, own))
         return self.tokens[start:] + self.draft[max(start - own, 0) : stop - own]
+
+    def admit(self, num_cached: int) -> None:
+        """It runs for the first time; so many tokens of its prompt are there already."""
+        self.num_cached, self.admitted = num_cached, time.perf_counter()
 
     def propose(
         self, tokens: Iterable[int], origins: Iterable[int], chances: Items[NDArray[np.float32] | None] = ()

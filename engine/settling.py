@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 
@@ -37,6 +38,8 @@ class Settling:
     def advance(self, piece: Slice, num_logits: int, sampled: Sampled) -> bool:
         """Settle one slice of a computed batch. Returns whether its output grew and goes on."""
         sequence = piece.sequence
+        if sequence.prefilled is None and piece.stop >= sequence.num_prompt:
+            sequence.prefilled = time.perf_counter()
         if not sampled.valid:
             sequence.error = ("invalid_logits", "the model's logits are not finite numbers")
             sequence.finish(FinishReason.ERROR)

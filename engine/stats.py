@@ -21,6 +21,7 @@ class EngineStats:
     attended_tokens: int  # that each computed token saw, summed
     logit_rows: int  # of computed_tokens, those that went through the language-model head
     preemptions: int
+    max_sequences: int  # that may run together
     running: int
     waiting: int
     blocks_total: int

@@ -16,7 +16,8 @@ from engine import EngineStats
 # Flat: steps, preemptions, …, and `drafts.NAME.proposed` and the like for each drafter.
 Counters: TypeAlias = Mapping[str, float]
 
-STATES = frozenset({"running", "waiting", "blocks_total", "blocks_used", "blocks_cached"})  # not counts
+# Not counts.
+STATES = frozenset({"max_sequences", "running", "waiting", "blocks_total", "blocks_used", "blocks_cached"})
 # Of how many shards these counts have other jobs' work in them.
 BESIDE = "shards_beside_other_jobs"
 MOST_LEFT = 64  # jobs whose counters nobody came for: cancelled ones

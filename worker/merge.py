@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import structlog
 from sqlalchemy import select
 
-from db import jobs, phases, tenants
+from db import jobs, phases, tenants, windows
 from db.errors import DomainError
 from db.footers import open_parquet
 from db.models import Job, JobStatus, Shard, ShardStatus
@@ -114,6 +115,7 @@ def _head(process: Process, job: Job, folder: Place) -> dict[str, Any]:
         "errors": _errors(process, job.id, folder),
         "tokens": {"prompt": job.prompt_tokens, "cached": job.cached_tokens, "output": job.output_tokens},
         "engine": shown(_counters(process, job.id)),
+        **_measured(process, job),
         "schema": [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in schema],
     }
 
@@ -148,6 +150,23 @@ def _counters(process: Process, job_id: str) -> Counters:
     for shard in _parts(process, job_id):
         total = added(total, shard.counters or {})
     return total
+
+
+def _measured(process: Process, job: Job) -> dict[str, Any]:
+    """Percentiles of the job, and by windows of time."""
+    with process.sessions.begin() as session:
+        found = windows.of(session, job)
+    return {
+        "percentiles": {measure: asdict(each) for measure, each in windows.whole(found).items()},
+        "windows": [
+            {
+                "from": _iso(window.began),
+                "until": _iso(window.ended),
+                **{measure: asdict(each) for measure, each in window.percentiles.items()},
+            }
+            for window in found
+        ],
+    }
 
 
 def _parts(process: Process, job_id: str) -> Iterator[Shard]:

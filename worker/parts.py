@@ -18,6 +18,7 @@ from db.footers import open_parquet
 from db.progress import Progress
 from db.stores import Place
 from worker.counters import Counters
+from worker.measures import Measures
 from worker.rows import Result
 
 ROW_GROUP_ROWS = 10_000
@@ -53,6 +54,7 @@ class Tally:
         self._rows = [0, 0]  # succeeded, failed
         self._tokens = [0, 0, 0]  # of prompts, of those cached, of outputs
         self.engine: Counters = {}
+        self.measures = Measures()
         self.rows_reused = 0  # answered by an identical row's answer
 
     def add(self, result: Result) -> None:
@@ -76,7 +78,7 @@ class Tally:
 
     @property
     def counts(self) -> Counts:
-        engine = {**self.engine, "rows_reused": self.rows_reused}
+        engine = {**self.engine, "rows_reused": self.rows_reused, **self.measures.counters()}
         return Counts(self.progress, dict(sorted(self._errors.items())), engine)
 
 

@@ -137,9 +137,12 @@ class Runner:
                     raise Stopped
                 self._answered.wait(POLL_SECONDS)
 
+    def _counters(self) -> Counters:
+        return {**counters_of(self._stats), **self.timings.occupancy}
+
     def _counted(self, job: str) -> Counters:
         with self._lock:
-            return self._meters.take(job, counters_of(self._stats))
+            return self._meters.take(job, self._counters())
 
     @contextlib.contextmanager
     def _source(self, user: OpenModel, loaded: LoadedModel, job: str, *, reuse: str | None) -> Iterator[Source]:
@@ -149,12 +152,12 @@ class Runner:
             if self._loaded is None or self._loaded[1] is not loaded:
                 raise EngineFailed(user.name, RuntimeError("the model was dropped after an earlier failure"))
             self._sources.append(source)
-            self._meters.join(job, source.number, counters_of(self._stats))
+            self._meters.join(job, source.number, self._counters())
         try:
             yield source
         finally:
             with self._lock:
-                self._meters.leave(job, source.number, counters_of(self._stats))
+                self._meters.leave(job, source.number, self._counters())
                 if source in self._sources:
                     self._sources.remove(source)
                     self._orphans += [(source.number, request_id) for request_id in source.in_engine]

@@ -173,6 +173,7 @@ class ShardWork:
                 self._put(row.chunk, row.offset, refused(error), row.index)
             else:
                 self._places[row.index] = row.chunk, row.offset
+                self.tally.measures.begin(row.index)
                 yield row.index, self._asked.ask(row.index, asking)
 
     def _carefully(self, requests: Iterator[tuple[int, Requests]]) -> Iterator[Request | None]:
@@ -195,10 +196,12 @@ class ShardWork:
                     self.waits(True)  # before another one has it alone
 
     def _take(self, output: Output) -> None:
+        self.tally.measures.note(output)
         answered = self._asked.take(output)
         if answered is not None:
             self.tally.rows_reused += answered.reused
             self._put(*self._places.pop(answered.row), answered.result, answered.row)
+            self.tally.measures.end(answered.row)
 
     def _put(self, chunk: Chunk, offset: int, result: Result, new: int | None = None) -> None:
         """`new`: the row, if its result should be kept for an attempt after this one."""

@@ -42,7 +42,7 @@ class Sweeper:
 
 def sweep(process: Process) -> None:
     stats = process.runner.stats
-    engine = {} if stats is None else {**asdict(stats), "max_sequences": process.settings.engine_max_sequences}
+    engine = {} if stats is None else asdict(stats)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     with process.sessions.begin() as session:
         worker_seen(session, process.owner, process.runner.model, {**engine, "memory_bytes": peak})

@@ -88,7 +88,7 @@ class Twins:
             return [output]
         if output.finish_reason in WHOLE:
             self._results.put(key, output)
-        return [output, *(replace(output, id=twin.id, reused=True) for twin in self._waiting.pop(key))]
+        return [output, *(replace(output, id=twin.id, times=None, reused=True) for twin in self._waiting.pop(key))]
 
     def drop(self, request_id: Hashable) -> bool:
         """The request was given up. Returns whether the engine can stop computing it."""

@@ -22,8 +22,9 @@ from api.dashboard.session import Viewer, ViewerDep
 from api.deps import Services, ServicesDep
 from api.errors import ResultNotFound
 from api.schedule_schemas import RunView, ScheduleView
-from db import jobs, samples
+from db import jobs, samples, windows
 from db.errors import DatasetRefused
+from db.histograms import MEASURES
 from db.models import Job, Shard, ShardStatus
 from db.stores import Place, S3Path
 
@@ -56,6 +57,7 @@ def job_page(job_id: str, request: Request, services: ServicesDep, viewer: Viewe
         job = jobs.get(session, job_id, viewer.caller.tenant)
         points = samples.points(session, job)
         engine = _engine(session, job)
+        spans = windows.of(session, job)
         output = _output(session, services, job)
     seen = look(job, output)
     columns = {name: [getattr(point, name) for point in points] for name in ("at", "rows", "tokens")}
@@ -67,6 +69,8 @@ def job_page(job_id: str, request: Request, services: ServicesDep, viewer: Viewe
         points=columns,
         table=[(datetime.fromtimestamp(point.at).astimezone(), point.rows, point.tokens) for point in points[-50:]],
         engine=engine,
+        measures=MEASURES,
+        spans=[(datetime.fromtimestamp(span.ended).astimezone(), span.percentiles) for span in spans],
         look=seen,
         bucket=isinstance(output, S3Path) and not view.status.terminal,
         most=max((count for _, count in seen.lengths), default=1),

@@ -27,6 +27,11 @@ TONES = {
     "finalizing": "live", "cancelling": "wait", "expiring": "wait", "started": "live",
 }  # fmt: skip
 
+MEASURES = {
+    "row_latency_seconds": "Row latency", "queue_wait_seconds": "Queue wait", "prefill_tokens_per_second": "Prefill",
+    "decode_tokens_per_second": "Decode", "batch_occupancy": "Batch occupancy", "kv_occupancy": "KV occupancy",
+}  # fmt: skip
+
 
 def _number(value: float | None, digits: int = 0) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
@@ -34,6 +39,14 @@ def _number(value: float | None, digits: int = 0) -> str:
 
 def _share(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def _measured(value: float, measure: str) -> str:
+    """With the unit that the measure's name ends in: `1.47 s`, `36.1 tokens/s`, `84 %`."""
+    if measure.endswith("_occupancy"):
+        return f"{100 * value:.0f} %"
+    unit = "s" if measure.endswith("_seconds") else "tokens/s"
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
 
 
 def _bytes(value: float) -> str:
@@ -72,6 +85,7 @@ ENVIRONMENT = jinja2.Environment(
 )
 ENVIRONMENT.filters |= {
     "number": _number, "share": _share, "bytes": _bytes, "duration": _duration, "moment": _moment, "words": _words,
+    "measured": _measured, "measure": MEASURES.__getitem__,
     "tone": lambda status: TONES.get(status, "still"), "json": json.dumps,
 }  # fmt: skip
 

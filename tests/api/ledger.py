@@ -65,7 +65,9 @@ def split(services: Services, job_id: str, rows: tuple[int, ...]) -> list[Claim]
     return claims
 
 
-def finish(services: Services, claim: Claim, content: bytes, failed: int = 0) -> None:
+def finish(
+    services: Services, claim: Claim, content: bytes, failed: int = 0, counters: dict[str, float] | None = None
+) -> None:
     """What a worker does last: the part is there, then the ledger says so."""
     folder = Path(claim.output_uri)
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +76,7 @@ def finish(services: Services, claim: Claim, content: bytes, failed: int = 0) ->
     done = Progress(claim.stop_row - claim.start_row - failed, failed, 30, 10, 6)
     part = PartFile(name, len(content), hashlib.sha256(content).hexdigest())
     with services.sessions.begin() as session:
-        assert shards.finish(session, claim, progress=done, part=part).accepted
+        assert shards.finish(session, claim, progress=done, part=part, counters=counters).accepted
 
 
 def merge(services: Services, job_id: str) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
+from api.deps import Services
 from tests.api.gate import Gate
-from tests.api.ledger import summarize
+from tests.api.ledger import finish, split, summarize
 from tests.api.test_schedules import nightly
 
 
@@ -47,6 +48,19 @@ def test_a_form_needs_its_token_and_its_own_site(http: TestClient, tweets: Path)
     refused = http.post(f"/jobs/{job_id}/pause", data=form)
     assert (refused.status_code, "cannot be paused" in refused.text) == (409, True)
     assert http.post(f"/jobs/{job_id}/destroy", data=form).status_code == 404
+
+
+def test_percentiles(http: TestClient, tweets: Path, services: Services) -> None:
+    http.post("/v1/jobs", json=summarize(tweets))
+    job_id = http.get("/v1/jobs").json()["jobs"][0]["id"]
+    assert "Known with the first finished shard" in http.get(f"/jobs/{job_id}").text
+    counters = {"histogram.row_latency_seconds.12": 3.0, "histogram.kv_occupancy.20": 5.0}
+    finish(services, split(services, job_id, (3,))[0], b"part", counters=counters)
+    text = http.get(f"/jobs/{job_id}").text
+    row = '<th scope="row">Row latency</th><td class="num">10 s</td><td class="num">10 s</td><td class="num">10 s</td>'
+    assert f'{row}<td class="num">3</td>' in text
+    assert '<th scope="row">KV occupancy</th><td class="num">40 %</td>' in text
+    assert '<td class="num">10 s, 10 s, 10 s</td><td class="num">–</td>' in text
 
 
 def test_schedules_by_form(http: TestClient, tweets: Path) -> None:

@@ -228,6 +228,17 @@ def test_live_counts(http: TestClient, tweets: Path, services: Services) -> None
     assert (job["status"], job["eta_seconds"], job["counts"]["done"]) == ("completed_with_errors", None, 3)
 
 
+def test_percentiles(http: TestClient, tweets: Path, services: Services) -> None:
+    job_id = submit(http, summarize(tweets))["id"]
+    claims = split(services, job_id, (2, 1))
+    assert http.get(f"/v1/jobs/{job_id}").json()["percentiles"] == {}
+    finish(services, claims[0], b"part", counters={"steps": 2.0, "histogram.row_latency_seconds.0": 2.0})
+    finish(services, claims[1], b"part", counters={"histogram.row_latency_seconds.12": 1.0})
+    expected = {"row_latency_seconds": {"p50": 1.0, "p90": 10.0, "p99": 10.0, "count": 3}}
+    assert http.get(f"/v1/jobs/{job_id}").json()["percentiles"] == expected
+    assert http.get("/v1/jobs").json()["jobs"][0]["percentiles"] == {}
+
+
 def test_rates_leave_the_loading_of_the_model_out(http: TestClient, tweets: Path, services: Services) -> None:
     job_id = submit(http, summarize(tweets))["id"]
     finish(services, split(services, job_id, (3,))[0], b"part")

@@ -76,8 +76,8 @@ class NumbersEngine:
         return [Output(each.id, each.prompt, FinishReason.STOP, 1, 0, 1) for each in done]
 
     def stats(self) -> EngineStats:
-        others = [f.name for f in fields(EngineStats) if f.name not in ("steps", "drafts")]
-        return EngineStats(steps=self.steps, drafts=(), **dict.fromkeys(others, 0))
+        others = [f.name for f in fields(EngineStats) if f.name not in ("steps", "drafts", "max_sequences")]
+        return EngineStats(steps=self.steps, drafts=(), max_sequences=self.group_rows, **dict.fromkeys(others, 0))
 
     def close(self) -> None:
         self.waiting.clear()

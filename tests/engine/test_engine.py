@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import random
+import time
 import tracemalloc
 from collections.abc import Iterator
 from collections.abc import Sequence as Items
@@ -378,3 +379,42 @@ def test_no_step_computes_more_than_the_budget() -> None:
     assert max(model.batches) == 16
     assert sum(model.batches) == engine.stats().computed_tokens
     engine.close()
+
+
+def test_times_of_a_request() -> None:
+    """One waits for the other; nothing of the time that the engine was asked for is counted twice."""
+    engine = build(max_sequences=1, token_budget=8)
+    sampling = SamplingParams(max_tokens=5, ignore_eos=True)
+    began = time.perf_counter()
+    for name in "ab":
+        engine.add(Request(name, prompts(1)[0][:20], sampling))
+    outputs: dict[object, Output] = {}
+    while not engine.idle:
+        outputs |= {output.id: output for output in engine.step()}
+    seconds = time.perf_counter() - began
+    first, second = outputs["a"].times, outputs["b"].times
+    assert first is not None
+    assert second is not None
+    assert min(first.prefill, first.decode, second.prefill, second.decode) > 0
+    assert second.waited >= first.prefill + first.decode > first.waited >= 0
+    assert sum(first) <= sum(second) <= seconds
+
+
+def test_what_never_ran_has_no_times() -> None:
+    engine = build(max_sequences=1)
+    sampling = SamplingParams(max_tokens=5, ignore_eos=True)
+    for name in "ab":
+        engine.add(Request(name, (1, 2, 3), sampling))
+    engine.step()
+    engine.abort("b")
+    (aborted,) = engine.step()
+    assert (aborted.id, aborted.finish_reason, aborted.times) == ("b", FinishReason.CANCELLED, None)
+
+
+@pytest.mark.parametrize("num_blocks", [200, 9])
+def test_choices_and_preempted_requests_have_times(num_blocks: int) -> None:
+    engine = build(num_blocks=num_blocks, prefix_caching=False)
+    plain = [Request(n, prompts(4)[n][:12], SamplingParams(max_tokens=12, ignore_eos=True)) for n in range(4)]
+    outputs = run(engine, [*plain, Request("c", (1, 2, 3), choices=((4, 5), (4, 6)))])
+    assert (engine.stats().preemptions > 0) == (num_blocks == 9)
+    assert all(output.times is not None and min(output.times) >= 0 for output in outputs.values())

@@ -23,9 +23,10 @@ from engine import EngineStats
 from engine.drafter.acceptance import DraftStats
 from engine.errors import RequestTooLong, UnsupportedFormat
 from engine.format import Format
-from engine.request import FinishReason, Output, Request, TokenLogprobs
+from engine.request import FinishReason, Output, Request, Times, TokenLogprobs
 
 END = 256
+TIMES = Times(0.01, 0.1, 1.0)  # of every request, whatever it took
 ROLES = {"system": 257, "user": 258, "assistant": 259, "tool": 260}
 
 
@@ -145,8 +146,9 @@ class FakeEngine:
     def stats(self) -> EngineStats:
         """One token forced per step, of two that were tried."""
         drafts = (DraftStats("forced", proposed=2 * self.steps, accepted=self.steps, steps=self.steps),)
-        others = [f.name for f in fields(EngineStats) if f.name not in ("steps", "drafts")]
-        return EngineStats(steps=self.steps, drafts=drafts, **dict.fromkeys(others, 0))
+        others = [f.name for f in fields(EngineStats) if f.name not in ("steps", "drafts", "max_sequences")]
+        own = {"steps": self.steps, "drafts": drafts, "max_sequences": self.max_sequences}
+        return EngineStats(**own, **dict.fromkeys(others, 0))
 
     def close(self) -> None:
         self.closed = True
@@ -157,13 +159,13 @@ def complete(request: Request) -> Output:
     if request.choices:
         logprobs = scores(request)
         best = request.choices[max(range(len(logprobs)), key=logprobs.__getitem__)]
-        return Output(request.id, best, FinishReason.STOP, size, 0, len(best), choice_logprobs=logprobs)
+        return Output(request.id, best, FinishReason.STOP, size, 0, len(best), choice_logprobs=logprobs, times=TIMES)
     tokens = answer(request)
     kept = tuple(tokens[: request.sampling.max_tokens])
     reason = FinishReason.STOP if len(kept) == len(tokens) else FinishReason.LENGTH
     asked = request.sampling.logprobs
     logprobs = None if asked is None else tuple(TokenLogprobs(token, -0.5, ((token, -0.5),)[:asked]) for token in kept)
-    return Output(request.id, kept, reason, size, 0, len(kept), logprobs=logprobs)
+    return Output(request.id, kept, reason, size, 0, len(kept), logprobs=logprobs, times=TIMES)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from sqlalchemy import select, update
 
 from db import control
 from db.dispatch import Wakeup
+from db.histograms import MEASURES
 from db.models import JobStatus, Shard, ShardStatus
 from db.shards import Beat
 from db.workers import workers
@@ -55,7 +56,7 @@ def test_a_job_from_submission_to_manifest(office: Office, tmp_path: Path) -> No
 
 
 def test_manifest(office: Office, tmp_path: Path) -> None:
-    source, out = write_texts(tmp_path / "in.parquet", ["a", None, "c", "", "e"]), tmp_path / "out"
+    source, out = write_texts(tmp_path / "in.parquet", ["aa", None, "cc", "", "ee"]), tmp_path / "out"
     spec = spec_of(source, shard_rows=2, keep_columns=["id"])
     job = office.submit(spec, out)
     office.work()
@@ -63,7 +64,8 @@ def test_manifest(office: Office, tmp_path: Path) -> None:
     manifest = json.loads((out / "_manifest.json").read_text())
     assert list(manifest) == [
         *("format", "job", "complete", "created_at", "started_at", "running_at", "finished_at"),
-        *("model", "sampling", "spec", "prepared", "status", "rows", "errors", "tokens", "engine", "schema", "files"),
+        *("model", "sampling", "spec", "prepared", "status", "rows", "errors", "tokens", "engine"),
+        *("percentiles", "windows", "schema", "files"),
     ]
     assert manifest["format"] == "nightmill/1"
     assert manifest["complete"] is True
@@ -74,7 +76,7 @@ def test_manifest(office: Office, tmp_path: Path) -> None:
     assert manifest["status"] == "completed_with_errors"
     assert manifest["rows"] == {"input": 5, "succeeded": 3, "failed": 2, "unfinished": 0}
     assert manifest["errors"] == {"empty_text": 1, "template_error": 1}
-    assert manifest["tokens"] == {"prompt": 12, "cached": 0, "output": 3}
+    assert manifest["tokens"] == {"prompt": 15, "cached": 0, "output": 6}
     with office.sessions.begin() as session:
         steps = [shard.counters["steps"] for shard in session.scalars(select(Shard)) if shard.counters]
     assert sum(steps) > 0
@@ -88,6 +90,20 @@ def test_manifest(office: Office, tmp_path: Path) -> None:
             "tokens_per_step": 1.0,
         }
     }
+    percentiles = manifest["percentiles"]
+    assert list(percentiles) == list(MEASURES)
+    assert {name: each["count"] for name, each in percentiles.items()} == {
+        "row_latency_seconds": 3,
+        "queue_wait_seconds": 3,
+        "prefill_tokens_per_second": 3,
+        "decode_tokens_per_second": 3,
+        "batch_occupancy": sum(steps),
+        "kv_occupancy": sum(steps),
+    }
+    assert percentiles["queue_wait_seconds"] == {"p50": 0.01, "p90": 0.01, "p99": 0.01, "count": 3}
+    (window,) = manifest["windows"]
+    assert {name: window[name] for name in MEASURES} == percentiles
+    assert window["from"] == manifest["running_at"]
     assert manifest["schema"][:2] == [
         {"name": "id", "type": "int64", "nullable": True},
         {"name": "output", "type": "large_string", "nullable": True},
