@@ -16,7 +16,7 @@ from api.deps import CallerDep, Services, ServicesDep, SubmissionDep, SubmitterD
 from api.errors import naming
 from api.plan_views import SAMPLE_ROWS, PlanView
 from api.schemas import IdempotencyKey, JobPage, JobRequest, JobView
-from db import audit, control, dead_letters, jobs, tenants, uris, windows
+from db import audit, control, dead_letters, ends, jobs, tenants, uris, windows
 from db.errors import InvalidJob, WrongState
 from db.models import Job, JobStatus
 from db.progress import progress
@@ -59,7 +59,7 @@ def submit(
 def create(spec: JobSpec, key: str | None, services: Services, caller: Caller, retry_of: str | None = None) -> JobView:
     with services.sessions.begin() as session:
         folders = tenants.folders(session, services.settings, caller.tenant)
-        view = _earlier(session, caller.tenant, spec, key)
+        view = _earlier(services, session, caller.tenant, spec, key)
     if view is None:
         # Reading footers may take a while, so no transaction is open meanwhile.
         job_id = f"job_{secrets.token_hex(12)}"
@@ -69,7 +69,7 @@ def create(spec: JobSpec, key: str | None, services: Services, caller: Caller, r
             if created:
                 action = "job.submit" if retry_of is None else "job.retry"
                 audit.record(session, caller.actor, action, job.id, rows=job.num_rows)
-            view = _view(session, job)
+            view = _view(services, session, job)
         services.sweeper.nudge()
     return view
 
@@ -89,7 +89,8 @@ def listing(
         page = found[:limit]
         counts = progress(session, [job.id for job in page])
         now = _now(session)
-        views = [JobView.of(job, counts[job.id], now) for job in page]
+        found_ends = ends.ends(session, page, counts, now, services.settings.lease_seconds)
+        views = [JobView.of(job, counts[job.id], now, found_ends.get(job.id)) for job in page]
     return JobPage(jobs=views, next=page[-1].id if len(found) > limit else None)
 
 
@@ -97,7 +98,7 @@ def listing(
 def read(job_id: str, services: ServicesDep, caller: CallerDep) -> JobView:
     """A job with live counts, rates and the time it will still take."""
     with services.sessions.begin() as session:
-        return _view(session, jobs.get(session, job_id, caller.tenant))
+        return _view(services, session, jobs.get(session, job_id, caller.tenant))
 
 
 @router.post("/{job_id}/cancel", status_code=202)
@@ -149,21 +150,23 @@ def try_again(job_id: str, key: str | None, services: Services, caller: Caller) 
 
 def _change(services: Services, caller: Caller, job_id: str, change: Callable[[Session, str, str], Job]) -> JobView:
     with services.sessions.begin() as session:
-        view = _view(session, change(session, job_id, caller.tenant))
+        view = _view(services, session, change(session, job_id, caller.tenant))
         audit.record(session, caller.actor, f"job.{change.__name__}", job_id)
     services.sweeper.nudge()
     return view
 
 
-def _earlier(session: Session, tenant: str, spec: JobSpec, key: str | None) -> JobView | None:
+def _earlier(services: Services, session: Session, tenant: str, spec: JobSpec, key: str | None) -> JobView | None:
     """The job of an earlier request with this key, looked for before the checks: its output folder is in use now."""
     job = jobs.by_key(session, tenant, key)
-    return None if job is None else _view(session, jobs.same(job, spec))
+    return None if job is None else _view(services, session, jobs.same(job, spec))
 
 
-def _view(session: Session, job: Job) -> JobView:
+def _view(services: Services, session: Session, job: Job) -> JobView:
     measured = windows.whole(windows.of(session, job))
-    return JobView.of(job, progress(session, [job.id])[job.id], _now(session), measured)
+    counts, now = progress(session, [job.id]), _now(session)
+    end = ends.ends(session, [job], counts, now, services.settings.lease_seconds).get(job.id)
+    return JobView.of(job, counts[job.id], now, end, measured)
 
 
 def _now(session: Session) -> float:

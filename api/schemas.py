@@ -10,12 +10,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from db.eta import End
 from db.histograms import Percentiles
 from db.models import Job, JobStatus, Upload
 from db.progress import Progress
 from db.specs import JobSpec
 
-MOVING = (JobStatus.VALIDATING, JobStatus.RUNNING, JobStatus.FINALIZING)
 IdempotencyKey = Annotated[
     str,
     Field(min_length=1, max_length=255, description="The same key with the same request gives what the first made."),
@@ -80,6 +80,19 @@ class PercentilesView(View):
     count: int
 
 
+class EndView(View):
+    """The estimated end of a job, and between which moments it lies in eight of ten cases: from the rows that are done
+    and those that are left, whose lengths are known, and from how evenly the job has got on."""
+
+    at: datetime
+    earliest: datetime
+    latest: datetime
+
+    @classmethod
+    def of(cls, end: End) -> EndView:
+        return cls(at=as_time(end.at), earliest=as_time(end.earliest), latest=as_time(end.latest))
+
+
 class JobError(View):
     code: str
     message: str
@@ -95,7 +108,8 @@ class JobView(View):
     counts: Counts
     tokens: Tokens
     rates: Rates
-    eta_seconds: float | None = Field(description="Remaining rows at the mean rate; none when unknown or finished.")
+    eta_seconds: float | None = Field(description="Until the estimated end; none when it is unknown or past.")
+    ends: EndView | None = Field(default=None, description="When it will end; none as `eta_seconds`.")
     elapsed_seconds: float | None
     created_at: datetime
     started_at: datetime | None = Field(description="When a worker took the job up, and began to load the model.")
@@ -114,7 +128,12 @@ class JobView(View):
 
     @classmethod
     def of(
-        cls, job: Job, progress: Progress, now: float, percentiles: Mapping[str, Percentiles] = MappingProxyType({})
+        cls,
+        job: Job,
+        progress: Progress,
+        now: float,
+        end: End | None,
+        percentiles: Mapping[str, Percentiles] = MappingProxyType({}),
     ) -> JobView:
         """`now` is the database's clock, in seconds since 1970, as every time of the row is."""
         spec = JobSpec.model_validate(job.spec)
@@ -145,7 +164,8 @@ class JobView(View):
             ),
             tokens=Tokens(prompt=progress.prompt_tokens, cached=progress.cached_tokens, output=progress.output_tokens),
             rates=Rates(rows_per_second=rows_rate, tokens_per_second=tokens / running if running and tokens else None),
-            eta_seconds=open_rows / rows_rate if rows_rate and job.status in MOVING else None,
+            eta_seconds=None if end is None else end.at - now,
+            ends=None if end is None else EndView.of(end),
             elapsed_seconds=elapsed,
             created_at=as_time(job.created_at),
             started_at=None if job.started_at is None else as_time(job.started_at),

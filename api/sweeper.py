@@ -49,7 +49,7 @@ class Sweeper(threading.Thread):
         """Fire schedules and send what is due; returns how many messages. Raises QueueError and database errors."""
         firing.sweep(self._sessions, self._settings)
         with self._sessions.begin() as session:
-            samples.record(session)
+            samples.record(session, self._settings.lease_seconds)
         lying = self._queue.check()  # While the broker is away, nothing is marked and unmarked in vain.
         sent = 0
         while True:

@@ -84,7 +84,7 @@ def resume(session: Session, job_id: str, tenant: str) -> Job:
         raise WrongState(job_id, job.status, "resumed")
     if job.status is JobStatus.PAUSED:
         job.status = JobStatus.VALIDATING if job.num_shards is None else JobStatus.RUNNING
-        job.dispatched_at = 0.0
+        job.dispatched_at, job.resumed_at = 0.0, db_now()
         # Workers that were woken meanwhile found nothing to do; without new messages these would wait to count as lost.
         sent = update(Shard).where(
             Shard.job_id == job_id, Shard.status == ShardStatus.PENDING, Shard.dispatched_at > 0.0

@@ -85,12 +85,16 @@ class Job(Base):
     prompt_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
     cached_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
     output_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    # Of all shards and of done ones: bytes of the columns that are read; 0: not known (db.lengths).
+    input_bytes: Mapped[int] = mapped_column(BigInteger, default=0, server_default=text("0"))
+    bytes_done: Mapped[int] = mapped_column(BigInteger, default=0, server_default=text("0"))
     error_code: Mapped[str | None] = mapped_column(String(64))
     error_message: Mapped[str | None] = mapped_column(String(4096))
     created_at: Mapped[float]
     # Taken up by split, which loads the model; and by the first shard, from which on rows are done.
     started_at: Mapped[float | None]
     running_at: Mapped[float | None]
+    resumed_at: Mapped[float | None]  # after its last pause
     finished_at: Mapped[float | None]
     # When split or merge was last sent; 0: not since it became due. Lease, fence and attempts are of the split or merge
     # under way; after a broken attempt the lease is the pause before the next one.
@@ -126,6 +130,7 @@ class Shard(Base):
     start_row: Mapped[int] = mapped_column(BigInteger)
     stop_row: Mapped[int] = mapped_column(BigInteger)
     first_row: Mapped[int] = mapped_column(BigInteger)
+    input_bytes: Mapped[int] = mapped_column(BigInteger, default=0, server_default=text("0"))
     status: Mapped[ShardStatus] = mapped_column(text_enum(ShardStatus), default=ShardStatus.PENDING)
     # The lease: `fence` grows with every claim, and only its holder may write. 0: the shard was never begun.
     fence: Mapped[int] = mapped_column(Integer, default=0)

@@ -127,12 +127,13 @@ def finish_split(
         return False
     if num_rows is not None:
         held.num_rows = num_rows
-    num_shards = num_planned = 0
+    num_shards = num_planned = num_bytes = 0
     plans = iter(shards)
     while batch := list(islice(plans, INSERT_SIZE)):
         for plan in batch:
             assert (plan.index, plan.first_row) == (num_shards, num_planned), plan
             num_shards, num_planned = num_shards + 1, num_planned + plan.num_rows
+            num_bytes += plan.num_bytes
         session.execute(insert(Shard), [_columns(job.id, plan) for plan in batch])
     if num_planned != held.num_rows:
         reason = f"had {held.num_rows:,} rows at submission and has {num_planned:,} now"
@@ -142,10 +143,12 @@ def finish_split(
         held.status = JobStatus.RUNNING
     held.prepared, held.num_shards, held.lease_until, held.attempts = prepared, num_shards, None, 0
     held.error_code = held.error_message = None
+    held.input_bytes = num_bytes
     session.flush()
     return True
 
 
 def _columns(job_id: str, plan: ShardPlan) -> dict[str, Any]:
     rows = {"start_row": plan.start_row, "stop_row": plan.stop_row, "first_row": plan.first_row}
-    return {"job_id": job_id, "index": plan.index, "file": plan.file, "file_version": plan.version, **rows}
+    of_file = {"file": plan.file, "file_version": plan.version, "input_bytes": plan.num_bytes}
+    return {"job_id": job_id, "index": plan.index, **of_file, **rows}

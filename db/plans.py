@@ -18,6 +18,7 @@ class ShardPlan:
     stop_row: int
     first_row: int
     version: str | None = None  # of the file
+    num_bytes: int = 0  # of the columns that are read; 0: not known (db.lengths)
 
     @property
     def num_rows(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ForeignKey
+from sqlalchemy import ForeignKey, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from db.base import Base
@@ -17,6 +17,7 @@ class JobSample(Base):
     at: Mapped[float] = mapped_column(primary_key=True)
     rows: Mapped[int]
     tokens: Mapped[int]
+    bytes: Mapped[int] = mapped_column(default=0, server_default=text("0"))  # of the input of these rows
 
 
 class JobWindow(Base):

@@ -1,6 +1,6 @@
-"""How far a job was at some moments: what a picture of its throughput over time is drawn from.
+"""How far a job was at some moments: what a picture of its throughput over time is drawn from, and its end estimated.
 
-Any process that sweeps adds a point when the last one is old enough: five seconds at first, then a hundredth of the
+Any process that sweeps adds a point when the last one is old enough: two seconds at first, then a hundredth of the
 time that the job has run. So a job that runs for a month has about a thousand points.
 """
 
@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from db.ends import at_work
 from db.models import Job, JobStatus
 from db.progress import progress
 from db.sample_models import JobSample
 from db.session import db_now
 
-LEAST_SECONDS, SHARE = 5.0, 0.01
+LEAST_SECONDS, SHARE = 2.0, 0.01
 AT_ONCE = 20
 
 
@@ -29,8 +30,9 @@ class Point:
     tokens: float
 
 
-def record(session: Session) -> None:
-    """Add a point to the running jobs whose last one is old enough."""
+def record(session: Session, lease_seconds: float) -> None:
+    """Add a point to the running jobs whose last one is old enough. Workers renew their leases by so much with every
+    report, which is how old a point is known."""
     now = session.scalar(select(db_now())) or 0.0
     running = select(Job.id, Job.running_at).where(Job.status == JobStatus.RUNNING, Job.running_at.is_not(None))
     begun = {job_id: float(at or now) for job_id, at in session.execute(running.limit(AT_ONCE))}
@@ -39,9 +41,12 @@ def record(session: Session) -> None:
     due = [
         job_id for job_id, at in begun.items() if now - last.get(job_id, at) >= max(LEAST_SECONDS, (now - at) * SHARE)
     ]
+    known = at_work(session, due, lease_seconds)
     for job_id, done in progress(session, due).items():
-        tokens = done.prompt_tokens + done.output_tokens
-        session.add(JobSample(job_id=job_id, at=now, rows=done.rows, tokens=tokens))
+        tokens, work = done.prompt_tokens + done.output_tokens, known[job_id]
+        at = min(work.reported_at or now, now)
+        if at > last.get(job_id, begun[job_id]):
+            session.add(JobSample(job_id=job_id, at=at, rows=done.rows, tokens=tokens, bytes=work.bytes_done))
 
 
 def points(session: Session, job: Job) -> list[Point]:

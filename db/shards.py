@@ -48,6 +48,7 @@ class Claim:
     file_version: str | None = None  # what `file` must be
     place: Place | None = None  # where `file` lies, once the worker has resolved it under its roots
     counted: bool = True  # this attempt is one of `attempts`
+    input_bytes: int = 0  # see Job.input_bytes
 
     @property
     def num_rows(self) -> int:
@@ -147,6 +148,7 @@ def _claimed(job: Job, shard: Shard) -> Claim:
         marks=shard.marks,
         stopping=job.status if job.status in STOPPING else None,
         file_version=shard.file_version,
+        input_bytes=shard.input_bytes,
     )
 
 
@@ -217,6 +219,7 @@ def finish(
     if job is None or not _write(session, claim, **closed, **done, **progress.as_columns()):
         return Finish(accepted=False, last=False)
     job.shards_done += 1
+    job.bytes_done += claim.input_bytes
     for name, count in progress.as_columns().items():
         setattr(job, name, getattr(job, name) + count)
     windows.add(session, job, measured)

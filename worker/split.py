@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from db import columns, datasets, phases, schedules, tenants
+from db import columns, datasets, lengths, phases, schedules, tenants
 from db.datasets import Dataset
 from db.errors import DomainError, InvalidDataset, InvalidJob
 from db.files import resolve_input
@@ -89,7 +89,8 @@ def _split(process: Process, job: Job, heart: Heartbeat) -> None:
     output = resolve_output(job.output_uri, folders.roots)
     store_of(output).prepare(output)
     prepared = prepare(process, job, spec, dataset, job.num_rows, heart)
-    shards = plan_shards(dataset, spec.shard_rows or settings.shard_rows, spec.max_rows)
+    plans = plan_shards(dataset, spec.shard_rows or settings.shard_rows, spec.max_rows)
+    shards = lengths.measured(dataset, plans, columns.read_columns(spec))
     with process.sessions.begin() as session:
         phases.finish_split(session, job, prepared=prepared, shards=shards)
     log.info("job split", rows=job.num_rows)
@@ -111,8 +112,9 @@ def _split_new(process: Process, job: Job, spec: JobSpec, dataset: Dataset, hear
     found = new_rows.find(Place(settings.home, roots), job, spec, dataset, earlier.outputs, go_on)
     prepared = prepare(process, job, spec, found.dataset, found.dataset.num_rows, heart)
     prepared["new_rows"] = found.counts
+    plans = plan_shards(found.dataset, spec.shard_rows or settings.shard_rows)
+    shards = lengths.measured(found.dataset, plans, columns.read_columns(spec))
     with process.sessions.begin() as session:
-        shards = plan_shards(found.dataset, spec.shard_rows or settings.shard_rows)
         if phases.finish_split(session, job, prepared=prepared, shards=shards, num_rows=found.dataset.num_rows):
             schedules.record_rows(session, earlier.run.id, found.counts["input"], found.counts["skipped"])
     log.info("job split", rows=found.dataset.num_rows, skipped=found.counts["skipped"])

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from api.client import Client
 from api.schemas import JobView
+from api.spans import span
 from db.models import JobStatus
 
 WINDOW_SECONDS = 15.0
@@ -21,11 +22,10 @@ LINE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Rows and tokens per second over the last seconds, and the seconds left at that pace; None: not known yet."""
+    """Rows and tokens per second over the last seconds; None: not known yet."""
 
     rows: float | None
     tokens: float | None
-    eta: float | None
 
 
 @dataclass(slots=True)
@@ -44,9 +44,8 @@ class Meter:
         first, last = self._seen[0], self._seen[-1]
         seconds = last[0] - first[0]
         if job.status.terminal or seconds <= 0 or last[1] == first[1]:
-            return Pace(job.rates.rows_per_second, job.rates.tokens_per_second, job.eta_seconds)
-        rows = (last[1] - first[1]) / seconds
-        return Pace(rows, (last[2] - first[2]) / seconds, (job.counts.total - done) / rows)
+            return Pace(job.rates.rows_per_second, job.rates.tokens_per_second)
+        return Pace((last[1] - first[1]) / seconds, (last[2] - first[2]) / seconds)
 
 
 @contextmanager
@@ -96,14 +95,14 @@ def _lines(client: Client, job_id: str, console: Console, tick: Callable[[], Non
 
 
 def describe(job: JobView, pace: Pace) -> str:
-    """`120/300 rows · 14.2 rows/s · 2,310 tokens/s · 0:13 left · 2 failed`."""
+    """`120/300 rows · 14.2 rows/s · 2,310 tokens/s · 0:13 left, ends 03:10:20–03:10:31 · 2 failed`."""
     parts = [f"{job.counts.done:,}/{job.counts.total:,} rows"]
     if pace.rows:
         parts.append(f"{pace.rows:,.1f} rows/s")
     if pace.tokens:
         parts.append(f"{pace.tokens:,.0f} tokens/s")
-    if pace.eta is not None and not job.status.terminal:
-        parts.append(f"{duration(pace.eta)} left")
+    if job.eta_seconds is not None and job.ends is not None:
+        parts.append(f"{duration(job.eta_seconds)} left, ends {span(job.ends)}")
     if job.counts.failed:
         parts.append(f"{job.counts.failed:,} failed")
     return " · ".join(parts)

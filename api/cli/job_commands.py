@@ -16,6 +16,7 @@ from api.cli.job_request import job_request
 from api.cli.options import JobOptions, OptionError, with_job_options
 from api.cli.run import exit_status, model_name, report
 from api.schemas import JobView
+from api.spans import span
 from api.transport import RequestRefused, Told
 from db.settings import Settings
 
@@ -81,12 +82,13 @@ def status(
     if json:
         print_json({"jobs": found} if job_id is None else found[0])
         return
-    table = Table("job", "status", "recipe", "rows", "failed", "rows/s", "left", "output")
+    table = Table("job", "status", "recipe", "rows", "failed", "rows/s", "left", "ends", "output")
     for job in found:
         left = "" if job.eta_seconds is None else duration(job.eta_seconds)
+        ends = "" if job.ends is None else span(job.ends)
         rate = "" if job.rates.rows_per_second is None else f"{job.rates.rows_per_second:,.1f}"
         rows = f"{job.counts.done:,}/{job.counts.total:,}"
-        table.add_row(job.id, job.status, job.recipe, rows, f"{job.counts.failed:,}", rate, left, job.output)
+        table.add_row(job.id, job.status, job.recipe, rows, f"{job.counts.failed:,}", rate, left, ends, job.output)
     out.print(table)
     for job in found if job_id is not None else []:
         if job.error is not None:

@@ -12,6 +12,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 
 from api.dashboard.session import FORM_COOKIE, FORM_FIELD, Viewer, keep
+from api.spans import span
 
 FOLDER = Path(__file__).parent
 HEADERS = {
@@ -85,7 +86,7 @@ ENVIRONMENT = jinja2.Environment(
 )
 ENVIRONMENT.filters |= {
     "number": _number, "share": _share, "bytes": _bytes, "duration": _duration, "moment": _moment, "words": _words,
-    "measured": _measured, "measure": MEASURES.__getitem__,
+    "measured": _measured, "span": lambda ends: span(ends, UTC), "measure": MEASURES.__getitem__,
     "tone": lambda status: TONES.get(status, "still"), "json": json.dumps,
 }  # fmt: skip
 

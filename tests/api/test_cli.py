@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from api.cli import app
 from api.cli.demo import DemoRecipe, job_options, print_labels, print_rouge
 from api.cli.follow import Meter, Pace, describe, duration, transfer
 from api.cli.job_request import job_request
-from api.schemas import JobView
+from api.schemas import EndView, JobView
+from api.spans import span
 from db.session import connect
 
 runner = CliRunner()
@@ -31,6 +32,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("DATABASE_URL", raising=False)
     return tmp_path / "home"
+
+
+NIGHT = datetime(2026, 11, 30, 23, 50, tzinfo=UTC)
 
 
 def job(done: int, *, status: str = "running", failed: int = 0, tokens: int = 0, **others: Any) -> JobView:
@@ -110,18 +114,28 @@ def test_every_command_is_documented() -> None:
 def test_pace() -> None:
     """Of the last seconds, not of the whole job; polls without news do not slow it."""
     meter = Meter()
-    assert meter.pace(job(0), 0.0) == Pace(None, None, None)
+    assert meter.pace(job(0), 0.0) == Pace(None, None)
     meter.pace(job(10, tokens=100), 10.0)
-    assert meter.pace(job(10, tokens=100), 12.0) == Pace(1.0, 10.0, 90.0)
-    assert meter.pace(job(30, tokens=500), 20.0) == Pace(1.5, 25.0, pytest.approx(70 / 1.5))
-    assert meter.pace(job(50, tokens=900), 30.0) == Pace(2.0, 40.0, 25.0)
+    assert meter.pace(job(10, tokens=100), 12.0) == Pace(1.0, 10.0)
+    assert meter.pace(job(30, tokens=500), 20.0) == Pace(1.5, 25.0)
+    assert meter.pace(job(50, tokens=900), 30.0) == Pace(2.0, 40.0)
 
 
 def test_the_line() -> None:
-    line = describe(job(50, failed=2), Pace(2.04, 1234.5, 25.0))
-    assert line == "50/100 rows · 2.0 rows/s · 1,234 tokens/s · 0:25 left · 2 failed"
-    assert describe(job(0), Pace(None, None, None)) == "0/100 rows"
+    ends = {"at": NIGHT, "earliest": NIGHT, "latest": NIGHT + timedelta(seconds=20)}
+    line = describe(job(50, failed=2, eta_seconds=25.0, ends=ends), Pace(2.04, 1234.5))
+    local = span(EndView(**ends))
+    assert line == f"50/100 rows · 2.0 rows/s · 1,234 tokens/s · 0:25 left, ends {local} · 2 failed"
+    assert describe(job(0), Pace(None, None)) == "0/100 rows"
     assert [duration(seconds) for seconds in (0.4, 65, 7389)] == ["0:00", "1:05", "2:03:09"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(20, "23:50:00–23:50:20"), (500, "23:50–23:58"), (1200, "2026-11-30 23:50–2026-12-01 00:10")],
+)
+def test_a_span_is_as_exact_as_it_is_narrow(seconds: int, shown: str) -> None:
+    assert span(EndView(at=NIGHT, earliest=NIGHT, latest=NIGHT + timedelta(seconds=seconds)), UTC) == shown
 
 
 def test_the_demo_describes_valid_jobs() -> None:

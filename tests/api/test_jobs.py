@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -221,11 +221,15 @@ def test_live_counts(http: TestClient, tweets: Path, services: Services) -> None
     assert job["tokens"] == {"prompt": 30, "cached": 10, "output": 6}
     rate = job["rates"]["rows_per_second"]
     assert job["rates"]["tokens_per_second"] == pytest.approx(18 * rate)
-    assert job["eta_seconds"] == pytest.approx(1 / rate)
+    ends = [datetime.fromisoformat(job["ends"][name]) for name in ("earliest", "at", "latest")]
+    assert ends == sorted(ends)
+    assert (ends[1] - datetime.now(UTC)).total_seconds() == pytest.approx(job["eta_seconds"], abs=5)
+    assert http.get("/v1/jobs").json()["jobs"][0]["ends"] is not None
     finish(services, claims[1], b"part")
     merge(services, job_id)
     job = http.get(f"/v1/jobs/{job_id}").json()
-    assert (job["status"], job["eta_seconds"], job["counts"]["done"]) == ("completed_with_errors", None, 3)
+    assert (job["status"], job["counts"]["done"]) == ("completed_with_errors", 3)
+    assert (job["eta_seconds"], job["ends"]) == (None, None)
 
 
 def test_percentiles(http: TestClient, tweets: Path, services: Services) -> None:

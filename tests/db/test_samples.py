@@ -17,7 +17,7 @@ from tests.db.ledger import Sessions, add_job, take
 def record(sessions: Sessions, age: float = 0.0) -> int:
     """Look once; then let that much time pass. How many points there are."""
     with sessions.begin() as session:
-        samples.record(session)
+        samples.record(session, 60.0)
         count = session.scalar(select(func.count()).select_from(JobSample))
     with sessions.begin() as session:
         session.execute(update(JobSample).values(at=JobSample.at - age))

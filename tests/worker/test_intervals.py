@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from worker.intervals import Estimate, clustered_mean, quantile, share, spread_of_sums, stratified_mean
+from db.quantiles import quantile
+from worker.intervals import Estimate, clustered_mean, share, spread_of_sums, stratified_mean
 
 
 @pytest.mark.parametrize(("freedom", "t"), [(1, 3.0777), (2, 1.8856), (3, 1.6377), (10, 1.3722), (56, 1.2969)])
