@@ -32,6 +32,8 @@ def ends(
     """When the jobs end that are under way, as far as that can be said: by their courses since they began, or since
     they were resumed. `done` is how far they are; workers renew their leases by so much with every report."""
     moving = {job.id: job for job in found if job.status in MOVING and job.running_at is not None}
+    if not moving:
+        return {}
     courses = {
         job_id: [] if job.resumed_at else [Milestone(job.running_at or now, 0)] for job_id, job in moving.items()
     }

@@ -26,11 +26,11 @@ STRETCHES = 8
 MIXTURES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of bytes in what work is
 # Before anything is known of a job: the standard deviation, relative, of the time that a stretch takes, and how many
 # observations that is worth.
-PRIOR_SPREAD, PRIOR_WEIGHT = 0.3, 1.0
+PRIOR_SPREAD, PRIOR_WEIGHT = 0.2, 2.0
 DRIFT = 0.05  # of a machine's speed, relative standard deviation: as in plans (worker.forecast)
-# Of the rows in the engine: how much is computed, on average, and its standard deviation. A row that is as likely to be
-# anywhere gives a half and 0.29; many that do not begin together are nearer to a half.
-BEGUN, BEGUN_SPREAD = 0.5, 0.25
+# Of the rows in the engine: how much is computed, on average, and its standard deviation. One that may be anywhere with
+# equal chances gives a half and 0.29; those that do not begin together are nearer to a half.
+BEGUN, BEGUN_SPREAD = 0.5, 0.2
 # From where a course begins to the first row in the engine, in seconds: model, recipe and file are opened.
 START_SECONDS, START_SPREAD = 1.0, 0.7
 # From the last row to the job's end, in seconds: the part, a message, the manifest.

@@ -50,13 +50,15 @@ def test_a_form_needs_its_token_and_its_own_site(http: TestClient, tweets: Path)
     assert http.post(f"/jobs/{job_id}/destroy", data=form).status_code == 404
 
 
-def test_percentiles(http: TestClient, tweets: Path, services: Services) -> None:
+def test_percentiles_and_the_end_to_come(http: TestClient, tweets: Path, services: Services) -> None:
     http.post("/v1/jobs", json=summarize(tweets))
     job_id = http.get("/v1/jobs").json()["jobs"][0]["id"]
     assert "Known with the first finished shard" in http.get(f"/jobs/{job_id}").text
     counters = {"histogram.row_latency_seconds.12": 3.0, "histogram.kv_occupancy.20": 5.0}
-    finish(services, split(services, job_id, (3,))[0], b"part", counters=counters)
+    finish(services, split(services, job_id, (2, 1))[0], b"part", counters=counters)
     text = http.get(f"/jobs/{job_id}").text
+    assert re.search(r"<small>ends \d\d:\d\d:\d\d–\d\d:\d\d:\d\d UTC</small>", text)
+    assert re.search(r"ends \d\d:\d\d:\d\d–", http.get("/").text)
     row = '<th scope="row">Row latency</th><td class="num">10 s</td><td class="num">10 s</td><td class="num">10 s</td>'
     assert f'{row}<td class="num">3</td>' in text
     assert '<th scope="row">KV occupancy</th><td class="num">40 %</td>' in text

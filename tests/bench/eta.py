@@ -1,6 +1,7 @@
 """How often a job's true end lies in the interval that was shown while it ran: 80 % of the time, if that is honest.
 
-    python -m tests.bench.eta [--simulated 60] [--jobs label,…] [--dtype int8] [--threads N]
+    python -m tests.bench.eta [--simulated 60] [--jobs label,…] [--repetitions 2] [--dtype int8]
+        [--threads N]
 
 Jobs of the real model on this machine, through the service as `nightmill up` starts it: labels, short and long answers,
 inputs as they come and in order of their length. Each is asked for every second. Beside them, jobs of minutes to hours
@@ -26,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from api.client import Client
@@ -66,6 +68,8 @@ class Watched:
         return statistics.fmean(moment.held for moment in self.moments)
 
     def line(self) -> str:
+        if not self.moments:
+            return f"{self.name}: {self.seconds:,.0f} s, over before anything was shown"
         widths = []
         for quarter in range(4):
             found = [each.width for each in self.moments if quarter <= each.share * 4 < quarter + 1]
@@ -151,7 +155,8 @@ def reports(rows: Sequence[tuple[int, int]], ends: Sequence[float]) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Rows of a kind of tests.bench.plan, each text once; `order`: of the lengths of the texts, 0 as they come."""
+    """Rows of a kind of tests.bench.plan, numbered so that no two are alike; `order`: by the lengths of the texts, from
+    short to long (1), from long to short (-1), or as they come (0)."""
 
     kind: str
     rows: int
@@ -160,21 +165,25 @@ class Job:
 
 
 JOBS = {
-    "label": Job("label", 800),
-    "label_falling": Job("label", 800, order=-1),
-    "short": Job("generate", 500, 24),
-    "long": Job("generate", 400, 64),
-    "long_sorted": Job("generate", 400, 64, order=1),
-    "prompts": Job("prompts", 690, 32),
+    "label": Job("label", 1600),
+    "label_falling": Job("label", 1600, order=-1),
+    "short": Job("generate", 1000, 24),
+    "long": Job("generate", 600, 64),
+    "long_sorted": Job("generate", 600, 64, order=1),
+    "prompts": Job("prompts", 1200, 32),
+    "summarize": Job("summarize", 250, 48),
 }
 
 
 def watch(client: Client, name: str, folder: Path) -> Watched:
     job, source = JOBS[name], folder / f"{name}.parquet"
     kind = KINDS[job.kind]
-    table = kind.table().slice(0, job.rows)
-    sizes = [len(text) * job.order for text in table["text"].to_pylist()]
-    pq.write_table(table.take(sorted(range(table.num_rows), key=sizes.__getitem__)), source)
+    table = kind.table()
+    table = pa.concat_tables([table] * math.ceil(job.rows / table.num_rows)).slice(0, job.rows)
+    texts = [f"{row}: {text}" for row, text in enumerate(table["text"].to_pylist())]
+    table = table.set_column(table.column_names.index("text"), "text", pa.array(texts))
+    order = sorted(range(job.rows), key=lambda row: len(texts[row]) * job.order)
+    pq.write_table(table.take(order), source)
     request = {"input": client.upload(source).uri, "recipe": kind.recipe, "shard_rows": SHARD_ROWS, "reuse": False}
     if job.max_tokens is not None:
         request["sampling"] = {"max_tokens": job.max_tokens}
@@ -200,6 +209,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--simulated", type=int, default=60)
     parser.add_argument("--jobs", default=",".join(JOBS))
+    parser.add_argument("--repetitions", type=int, default=2)
     parser.add_argument("--dtype", default="int8")
     parser.add_argument("--threads", type=int)
     given = parser.parse_args()
@@ -208,7 +218,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             with service(folder / "home", find("smollm2-135m", Settings()), given.dtype, given.threads) as (client, _):
-                for job in given.jobs.split(","):
+                for job in given.jobs.split(",") * given.repetitions:
                     seen["real"].append(watch(client, job, folder))
                     print(seen["real"][-1].line(), flush=True)
     for number in range(FIRST, FIRST + given.simulated):

@@ -49,6 +49,9 @@ def test_a_job_from_submission_to_manifest(office: Office, tmp_path: Path) -> No
         0,
         sum(len(f"row {i}") for i in range(250)),
     )
+    sizes = [shard.input_bytes for shard in shards_of(office)]
+    assert min(sizes) > 0
+    assert (job.input_bytes, job.bytes_done) == (sum(sizes), sum(sizes))
     assert names(out) == ["_SUCCESS", "_manifest.json", *(f"part-0000{i}.parquet" for i in range(3))]
     table = pa.concat_tables(pq.read_table(out / f"part-0000{i}.parquet") for i in range(3))
     assert table["id"].to_pylist() == list(range(250))
