@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from db.histograms import LEAST, MOST, PER_DECADE, PREFIX, TIMES_AND_RATES
-from engine.request import Output
+from engine.request import Output, Times
 from worker.counters import Counters
 
 AT_ONCE = 1024
@@ -22,20 +22,12 @@ class Measures:
     """Of one attempt at a shard; rows that an earlier one had finished are not in them. One thread's."""
 
     def __init__(self) -> None:
-        self._began: dict[int, float] = {}  # by row
         self._values: dict[str, list[float]] = {measure: [] for measure in TIMES_AND_RATES}
         self._latency, self._wait, self._prefill, self._decode = self._values.values()
         self._counts: Counter[str] = Counter()
 
-    def begin(self, row: int) -> None:
-        """The row's first requests are made."""
-        self._began[row] = time.perf_counter()
-
-    def note(self, output: Output) -> None:
-        """What the engine tells of a request; nothing, where the answer was another one's."""
-        times = output.times
-        if times is None:
-            return
+    def note(self, output: Output, times: Times) -> None:
+        """What the engine tells of a request."""
         self._wait.append(times.waited)
         computed = output.num_prompt_tokens - output.num_cached_tokens
         if computed and times.prefill > 0:
@@ -43,9 +35,9 @@ class Measures:
         if output.num_output_tokens > 1 and times.decode > 0 and output.choice_logprobs is None:
             self._decode.append((output.num_output_tokens - 1) / times.decode)
 
-    def end(self, row: int) -> None:
-        """The row has its result."""
-        self._latency.append(time.perf_counter() - self._began.pop(row))
+    def end(self, began: float) -> None:
+        """A row has its result, whose first requests were made at this reading of time.perf_counter."""
+        self._latency.append(time.perf_counter() - began)
         if len(self._latency) >= AT_ONCE:
             self._count()
 

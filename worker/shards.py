@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -85,7 +86,7 @@ class ShardWork:
     suspects: Suspects
     waits: Callable[[bool], None] = lambda waiting: None  # told before the engine is waited for, and after
     _chunks: deque[Chunk] = field(default_factory=deque)  # open ones, in row order
-    _places: dict[int, tuple[Chunk, int]] = field(default_factory=dict)  # where the results of asked rows go
+    _places: dict[int, tuple[Chunk, int, float]] = field(default_factory=dict)  # of asked rows, and when they were
     _asked: AskedRows = field(init=False)
 
     def __post_init__(self) -> None:
@@ -172,8 +173,7 @@ class ShardWork:
             except RowRefused as error:
                 self._put(row.chunk, row.offset, refused(error), row.index)
             else:
-                self._places[row.index] = row.chunk, row.offset
-                self.tally.measures.begin(row.index)
+                self._places[row.index] = row.chunk, row.offset, time.perf_counter()
                 yield row.index, self._asked.ask(row.index, asking)
 
     def _carefully(self, requests: Iterator[tuple[int, Requests]]) -> Iterator[Request | None]:
@@ -196,12 +196,14 @@ class ShardWork:
                     self.waits(True)  # before another one has it alone
 
     def _take(self, output: Output) -> None:
-        self.tally.measures.note(output)
+        if output.times is not None:
+            self.tally.measures.note(output, output.times)
         answered = self._asked.take(output)
         if answered is not None:
             self.tally.rows_reused += answered.reused
-            self._put(*self._places.pop(answered.row), answered.result, answered.row)
-            self.tally.measures.end(answered.row)
+            chunk, offset, began = self._places.pop(answered.row)
+            self._put(chunk, offset, answered.result, answered.row)
+            self.tally.measures.end(began)
 
     def _put(self, chunk: Chunk, offset: int, result: Result, new: int | None = None) -> None:
         """`new`: the row, if its result should be kept for an attempt after this one."""

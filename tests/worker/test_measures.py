@@ -14,7 +14,8 @@ from worker.measures import AT_ONCE, Measures
 from worker.parts import Tally
 from worker.timings import Timings
 
-OUTPUT = Output(0, (1,) * 5, FinishReason.LENGTH, 40, 10, 5, times=Times(0.01, 0.5, 2.0))
+OUTPUT = Output(0, (1,) * 5, FinishReason.LENGTH, 40, 10, 5)
+TIMES = Times(0.01, 0.5, 2.0)
 
 
 def counted(measures: Measures) -> dict[str, int]:
@@ -23,9 +24,8 @@ def counted(measures: Measures) -> dict[str, int]:
 
 def test_what_is_measured_of_a_row() -> None:
     measures = Measures()
-    measures.begin(3)
-    measures.note(OUTPUT)
-    measures.end(3)
+    measures.note(OUTPUT, TIMES)
+    measures.end(time.perf_counter())
     found = counted(measures)
     (latency,) = (name for name in found if name.startswith("row_latency_seconds"))
     assert int(latency.rpartition(".")[2]) <= -36  # under a millisecond
@@ -41,7 +41,6 @@ def test_what_is_measured_of_a_row() -> None:
 @pytest.mark.parametrize(
     ("output", "missing"),
     [
-        (replace(OUTPUT, times=None), {"queue_wait", "prefill", "decode"}),
         (replace(OUTPUT, num_cached_tokens=40), {"prefill"}),
         (replace(OUTPUT, num_output_tokens=1), {"decode"}),
         (replace(OUTPUT, choice_logprobs=(-1.0,)), {"decode"}),  # chosen, not decoded
@@ -49,14 +48,14 @@ def test_what_is_measured_of_a_row() -> None:
 )
 def test_what_was_not_there_is_not_measured(output: Output, missing: set[str]) -> None:
     measures = Measures()
-    measures.note(output)
+    measures.note(output, TIMES)
     found = {name.partition("_")[0] for name in counted(measures)}
     assert found == {"queue", "prefill", "decode"} - {name.partition("_")[0] for name in missing}
 
 
 def test_extremes_have_a_bucket() -> None:
     measures = Measures()
-    measures.note(replace(OUTPUT, times=Times(0.0, 1e-12, 1e12)))
+    measures.note(OUTPUT, Times(0.0, 1e-12, 1e12))
     assert counted(measures) == {
         "queue_wait_seconds.-48": 1,
         "prefill_tokens_per_second.72": 1,
@@ -66,12 +65,10 @@ def test_extremes_have_a_bucket() -> None:
 
 def test_many_rows_are_counted_in_little_memory() -> None:
     measures = Measures()
-    for row in range(3 * AT_ONCE + 7):
-        measures.begin(row)
-        measures.note(OUTPUT)
-        measures.end(row)
+    for _ in range(3 * AT_ONCE + 7):
+        measures.note(OUTPUT, TIMES)
+        measures.end(time.perf_counter())
     assert max(map(len, measures._values.values())) < AT_ONCE
-    assert not measures._began
     found = counted(measures)
     assert found["queue_wait_seconds.-24"] == 3 * AT_ONCE + 7
     assert counted(measures) == found  # asking again adds nothing
@@ -84,10 +81,9 @@ def test_a_row_costs_little() -> None:
     """At 21,500 rows per second of a processor a row has 46 microseconds; a busy machine is allowed for."""
     measures, rows = Measures(), 20 * AT_ONCE
     began = time.thread_time()
-    for row in range(rows):
-        measures.begin(row)
-        measures.note(OUTPUT)
-        measures.end(row)
+    for _ in range(rows):
+        measures.note(OUTPUT, TIMES)
+        measures.end(time.perf_counter())
     assert (time.thread_time() - began) / rows < 5e-6
 
 
