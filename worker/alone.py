@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from worker.sources import POLL_SECONDS, EngineFailed, Source, Stop, Stopped
 
@@ -18,7 +18,7 @@ from worker.sources import POLL_SECONDS, EngineFailed, Source, Stop, Stopped
 class Alone:
     """Who wants the engine alone or a guard, in order of arrival. `lock` and `sources` are the Runner's."""
 
-    def __init__(self, lock: threading.Lock, sources: deque[Source]) -> None:
+    def __init__(self, lock: threading.Lock, sources: Iterable[Source]) -> None:
         self._lock = lock
         self._sources = sources
         self._waiting: deque[object] = deque()

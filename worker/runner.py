@@ -12,9 +12,7 @@ import contextlib
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Hashable, Iterator
-from itertools import count
+from collections.abc import Callable, Iterator
 
 import structlog
 
@@ -22,6 +20,7 @@ from engine import Engine, EngineStats, LoadedModel
 from engine.request import Output, Request
 from worker.alone import Alone
 from worker.counters import Counters, Meters, counters_of
+from worker.in_turn import InTurn
 from worker.open_model import OpenModel
 from worker.results import Results
 from worker.sources import POLL_SECONDS, EngineFailed, Source, Stop, Stopped
@@ -56,15 +55,13 @@ class Runner:
         self._wake = threading.Condition(self._lock)  # the engine thread has something to do
         self._answered = threading.Condition(self._lock)  # a ticket was
         self._turns = Turns()
-        self._sources: deque[Source] = deque()
-        self._orphans: list[tuple[int, Hashable]] = []  # requests in the engine whose task is gone
+        self._sources = InTurn(self._lock, self._wake)
         self._loaded: tuple[str, LoadedModel] | None = None
         self._stats: EngineStats | None = None
         self._meters = Meters()
         self.timings = Timings()
         self.alone = Alone(self._lock, self._sources)
         self._watchdog = Watchdog(hang_seconds, lambda: self._hang(on_hang))
-        self._numbers = count()
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -146,22 +143,17 @@ class Runner:
 
     @contextlib.contextmanager
     def _source(self, user: OpenModel, loaded: LoadedModel, job: str, *, reuse: str | None) -> Iterator[Source]:
-        changed, guarded = threading.Condition(self._lock), self.alone.guards_here
-        source = Source(next(self._numbers), user, self._lock, self._wake, changed, reuse, guarded)
         with self._lock:
             if self._loaded is None or self._loaded[1] is not loaded:
                 raise EngineFailed(user.name, RuntimeError("the model was dropped after an earlier failure"))
-            self._sources.append(source)
+            source = self._sources.add(user, reuse, self.alone.guards_here)
             self._meters.join(job, source.number, self._counters())
         try:
             yield source
         finally:
             with self._lock:
                 self._meters.leave(job, source.number, self._counters())
-                if source in self._sources:
-                    self._sources.remove(source)
-                    self._orphans += [(source.number, request_id) for request_id in source.in_engine]
-                    self._wake.notify()
+                self._sources.remove(source)
 
     # -- engine thread -----------------------------------------------------------------------------------------------
 
@@ -188,7 +180,7 @@ class Runner:
             return True
         if self._loaded is None:
             return False
-        busy = bool(self._orphans) or not self._loaded[1].engine.idle
+        busy = self._sources.orphaned or not self._loaded[1].engine.idle
         return busy or any(source.offers and self.alone.admits(source) for source in self._sources)
 
     def _change_model(self) -> None:
@@ -220,11 +212,11 @@ class Runner:
     def _turn(self, engine: Engine, twins: Twins) -> None:
         """One engine step; before it, what was given up is taken out and what fits is put in."""
         with self._lock:
-            orphans, self._orphans = self._orphans, []
+            orphans = self._sources.take_orphans()
         for orphan in orphans:
             if twins.drop(orphan):
                 engine.abort(orphan)
-        while engine.has_room and (taken := self._next_request()) is not None:
+        while engine.has_room and (taken := self._take()) is not None:
             self._deliver(twins.offer(engine, *taken))
         began = time.perf_counter()
         with self._watchdog.watching():
@@ -235,24 +227,13 @@ class Runner:
         if engine.idle:
             self._results.flush()
 
-    def _next_request(self) -> tuple[Request, str | None] | None:
-        """And the tenant within which it may be answered by another one's answer."""
+    def _take(self) -> tuple[Request, str | None] | None:
         with self._lock:
-            for _ in range(len(self._sources)):
-                source = self._sources[0]
-                self._sources.rotate(-1)
-                if source.offers and self.alone.admits(source):
-                    return source.take(), source.reuse
-        return None
+            return self._sources.take(self.alone.admits)
 
     def _deliver(self, outputs: list[Output]) -> None:
         with self._lock:
-            sources = {source.number: source for source in self._sources}
-            for output in outputs:
-                assert isinstance(output.id, tuple)  # made by Source.take
-                number, request_id = output.id
-                if number in sources:  # else the task of an aborted request is gone
-                    sources[number].deliver(output, request_id)
+            self._sources.deliver(outputs)
 
     def _hang(self, on_hang: Callable[[], None]) -> None:
         """Called by the watchdog's thread; the engine's never comes back."""
@@ -263,13 +244,8 @@ class Runner:
         on_hang()
 
     def _fail(self, failure: EngineFailed) -> None:
-        """Tell every task that still has requests in the engine."""
         with self._lock:
-            for source in self._sources:
-                source.failure = failure
-                source.changed.notify()
-            self._sources.clear()
-            self._orphans.clear()
+            self._sources.fail(failure)
 
     def _drop(self, failure: EngineFailed) -> None:
         """Let the engine go, and tell every task that still has requests in it."""
