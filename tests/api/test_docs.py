@@ -21,8 +21,8 @@ SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | 
 
 
 def test_every_recipe_has_its_section() -> None:
-    assert list(SECTIONS) == ["summarize", "label", "generate", "chat", "extract", "openai", "Formats", "Error rows"]
-    assert set(KINDS) == set(list(SECTIONS)[:6])
+    assert set(list(SECTIONS)[:6]) == set(KINDS)
+    assert list(SECTIONS)[6:] == ["Long texts", "Formats", "Error rows"]
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
