@@ -132,11 +132,23 @@ class LocalJournal:
 
 
 def create_temp(temp: Path) -> BinaryIO:
-    """A new file in a folder's `_tmp`."""
+    """A new file in a folder's `_tmp`, which other writers make and take away when it is empty."""
     while True:
-        temp.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # a writer that ended took the empty folder away in between
+        try:
+            temp.parent.mkdir(parents=True, exist_ok=True)
             return open(temp, "xb")
+        except FileNotFoundError:  # it was taken away in between
+            continue
+        except FileExistsError:  # or while mkdir looked at what was there
+            if temp.exists() or not _gone_or_folder(temp.parent):
+                raise
+
+
+def _gone_or_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return True
 
 
 def _version(status: os.stat_result) -> str:

@@ -49,6 +49,15 @@ def test_of_12_writers_at_once_one_wins(tmp_path: Path) -> None:
     assert len(listing(tmp_path)) == 10
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_something_else_in_the_place_of_the_temporary_folder(tmp_path: Path, kind: str) -> None:
+    temp = tmp_path / "_tmp"
+    temp.symlink_to(tmp_path / "nowhere") if kind == "link" else temp.touch()
+    with pytest.raises(FileExistsError):
+        publish(tmp_path, "part", lambda file: None)
+
+
 def test_an_exception_in_the_writer_leaves_nothing(tmp_path: Path) -> None:
     """pyarrow closes such a file as a valid, short one."""
 
