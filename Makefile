@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tests check docs references format test-slow faults bench bench-report kernels clean
+.PHONY: help demo test tests tests-engine tests-service check docs references format test-slow faults bench bench-report kernels clean
 
 help:  ## List the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -16,8 +16,15 @@ demo: $(VENV)/installed  ## Label a real dataset with a small model on this mach
 test: $(VENV)/installed-dev  ## Lint, types, import rules and the tests
 	@$(MAKE) --no-print-directory -j2 check tests
 
+# Two processes, as most tests wait for something half of their time. Those of the engine need no server, and share none.
 tests: $(VENV)/installed-dev  ## The tests alone
-	$(BIN)/pytest
+	@$(MAKE) --no-print-directory -j2 tests-engine tests-service
+
+tests-engine: $(VENV)/installed-dev
+	$(BIN)/pytest -q tests/engine tests/kernels
+
+tests-service: $(VENV)/installed-dev
+	$(BIN)/pytest --ignore tests/engine --ignore tests/kernels
 
 check: $(VENV)/installed-dev  ## Lint, types and import rules alone
 	$(BIN)/ruff check
