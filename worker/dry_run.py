@@ -106,8 +106,9 @@ def _made(process: Process, run: DryRun, stop: Stop, told: Callable[[int], None]
         strata = frame.strata_of(asked, run.sample_rows, draw)
         drawn = sorted((row for stratum in strata for row in stratum.drawn), key=lambda row: row.index)
         tried = trial.run(drawn, made, model, stop, run.id, told)
+        later = trial.more_steps(drawn, tried, model, stop, run.id)
         seat = _seat(process, run, spec, dataset, model)
-        speed = _speed(tuple(steps), tried, strata, learnt, seat)
+        speed = _speed(later or tuple(steps), tried, strata, learnt, seat)
     return forecast(Known(spec, seen, strata, tried, learnt, speed), seat, draw)
 
 
@@ -158,7 +159,6 @@ def _seat(process: Process, run: DryRun, spec: JobSpec, dataset: Dataset, model:
         cache_tokens=cache_tokens,
         workers=at_work,
         rows_each=min(run.num_rows, -(-num_shards // at_work) * shard_rows),
-        waited=max(0.0, (run.started_at or run.created_at) - run.created_at),
         settings=settings,
         fingerprint=model.fingerprint,
         shape=_shape(spec.model, settings),

@@ -24,20 +24,18 @@ from worker.trial import STRETCHES, Speed, Tried
 # a quiet machine differ by about so much (docs/claims.md, 4.1). And of what the simulated course leaves out: the root
 # mean square of its errors on three workloads (docs/claims.md, 8.4).
 DRIFT, SIMULATED = 0.05, 0.09
-WAITS = 3  # of a job in the queue: before its split, its first shard and its merge
 FULL = 0.85  # share of the cache from which on it is what keeps more sequences from running together
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What the job will run on. `waited` is how long a message lay in the queue, in seconds."""
+    """What the job will run on."""
 
     config: EngineConfig
     cache_bytes: int
     cache_tokens: int
     workers: int  # of those present, so many have a part in the job
     rows_each: int  # at most
-    waited: float
     settings: Settings
     fingerprint: str
     shape: Architecture | None  # of the model; none: it is not known
@@ -135,10 +133,9 @@ def _time(
 ) -> tuple[Course | None, Estimate, list[PlanDevice]]:
     """Seconds from the submission to the end: simulated with answers as long as the sample's, and once more with longer
     ones, by as much as their mean is uncertain. And what it would take on other devices."""
-    waits = Estimate(WAITS * seat.waited)
     rows, speed = [row for stratum in known.strata for row in stratum.rows], known.speed
     if speed is None or not rows:
-        return None, waits, []
+        return None, Estimate(0.0), []
     rows.sort(key=lambda row: row.index)
     donors, tried = donors_of(known.strata, draw), known.tried
     lengths = {row: tried.results[donor].output_tokens for row, donor in donors.items()}
@@ -154,7 +151,7 @@ def _time(
     seconds = max(course.seconds, _host(known, seat))
     error = Estimate(seconds, abs(longer - course.seconds) if longer else 0.0, answers.freedom)
     error = error.plus(Estimate(0.0, math.hypot(DRIFT, SIMULATED) * seconds))
-    error = error.plus(Estimate(0.0, speed.spread / math.sqrt(STRETCHES) * seconds, STRETCHES - 1)).plus(waits)
+    error = error.plus(Estimate(0.0, speed.spread / math.sqrt(STRETCHES) * seconds, STRETCHES - 1))
     devices: list[PlanDevice] = []
     if seat.shape is not None:
         total = known.frame.num_rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from db.settings import Settings
 from engine.config import EngineConfig
@@ -23,6 +23,7 @@ from worker.timings import TimedStep
 # compiled or measured in it, or the machine stood still. That happens once, and not once in every so many rows.
 DISTURBED = 2.0
 LEAST_PART = 0.2
+FEWEST_STEPS, MOST_AGAIN = 16, 4
 STRETCHES = 8  # of steps, whose speeds are compared
 
 
@@ -87,6 +88,30 @@ def run(rows: Sequence[Seen], made: Plan, model: OpenModel, stop: Stop, job: str
                     further[answered.row] = answered.further
                 told(len(results))
     return Tried(results, tuple(steps), BESIDE in model.counters(job), further)
+
+
+def more_steps(rows: Sequence[Seen], tried: Tried, model: OpenModel, stop: Stop, job: str) -> Sequence[TimedStep]:
+    """Where the trial took too few steps to tell prices from, those of computing the rows' first requests again, each
+    time under a name of its own, so that the cache serves no more of them. None: it took enough.
+
+    An engine's first steps are slow ones: of a job of labels, which is done in seconds, there were no others. Raises
+    Stopped, EngineFailed.
+    """
+    with model.timed() as steps:
+        for turn in range(MOST_AGAIN):
+            if len(tried.steps) + len(steps) >= FEWEST_STEPS:
+                break
+            name = f"{job} {turn}"
+            requests = (
+                replace(request, id=(row.index, place), owner=name)
+                for row in rows
+                if row.asking is not None
+                for place, request in enumerate(row.asking.requests)
+            )
+            for _ in model.run(requests, stop, name):
+                pass
+            model.counters(name)
+    return tuple(steps)
 
 
 def speed_of(steps: Sequence[TimedStep], tried: Tried, simulated: Callable[[FittedCost], float]) -> Speed | None:

@@ -9,11 +9,13 @@ import pytest
 from engine.config import EngineConfig
 from engine.request import FinishReason, Request
 from engine.simulation import FittedCost, SimulatedRequest, Work
+from tests.worker.fakes import FakeEngine, FakeModel
 from worker.course import Asked, course_of, donors_of, requests_of, stretched
 from worker.frame import Seen, Stratum
 from worker.rows import Asking, Result
+from worker.runner import Runner
 from worker.timings import TimedStep
-from worker.trial import Speed, Tried, speed_of
+from worker.trial import FEWEST_STEPS, MOST_AGAIN, Speed, Tried, more_steps, speed_of
 
 CONFIG = EngineConfig(max_sequences=2, token_budget=64, num_blocks=64)
 STEP = FittedCost((1.0, 0, 0, 0, 0, 0), 0.0)  # a second for every step
@@ -95,3 +97,26 @@ def test_beside_other_jobs_nothing_is_made_of_what_the_steps_did() -> None:
     speed = speed_of(steps, tried, lambda cost: 99.0)
     assert speed is not None
     assert speed.extra == 0.0
+
+
+def test_a_trial_of_few_steps_is_timed_again_and_finds_nothing_of_itself_in_the_cache() -> None:
+    added: list[Request] = []
+    engine = FakeEngine()
+    add = engine.add
+    engine.add = lambda request: (added.append(request), add(request))[1]  # type: ignore[method-assign,assignment]
+    runner = Runner(lambda name: FakeModel(engine))  # type: ignore[arg-type,return-value]
+    rows = [Seen(index, Asking((Request(index, (1, index)),)), None, None) for index in range(3)]
+    step = TimedStep(1.0, Work(1, 1, 1, 1, 1))
+    try:
+        with runner.use("m", lambda: False) as model:
+            many = Tried({}, [step] * FEWEST_STEPS, False)
+            assert more_steps(rows, many, model, lambda: False, "plan") == ()
+            assert added == []
+            few = more_steps(rows, Tried({}, [step], False), model, lambda: False, "plan")
+    finally:
+        runner.close()
+    assert len(few) >= 1
+    turns = [added[first : first + 3] for first in range(0, len(added), 3)]
+    assert 1 <= len(turns) <= MOST_AGAIN
+    assert [{request.prompt for request in turn} for turn in turns] == [{(1, 0), (1, 1), (1, 2)}] * len(turns)
+    assert [{request.owner for request in turn} for turn in turns] == [{f"plan {n}"} for n in range(len(turns))]
