@@ -68,7 +68,6 @@ class RedisQueue:
         try:
             with self._connect() as connection:
                 channel: Any = connection.default_channel  # of the Redis transport
-                channel.client.ping()
                 return int(channel._size(QUEUE))  # over the lists of all priorities
         except Exception as error:  # As in send.
             raise QueueError(str(error)) from error

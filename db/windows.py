@@ -69,7 +69,9 @@ def _widen(session: Session, job_id: str, seconds: int) -> None:
 
 
 def of(session: Session, job: Job) -> list[Window]:
-    """In the order of time; those in which no shard was finished are left out."""
+    """In the order of time; those in which no shard was finished are left out. A job has none before its first."""
+    if not job.shards_done:
+        return []
     began = job.running_at or job.created_at
     query = select(JobWindow).where(JobWindow.job_id == job.id).order_by(JobWindow.index)
     return [

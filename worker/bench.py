@@ -45,7 +45,7 @@ PERCENTILES = (50, 90, 99)
 class Measured:
     """`parts`: seconds by part of the work, engine.clock.PARTS and what is around them; together `seconds`.
 
-    `latency`: percentiles of the seconds from a request's way into the engine to its output. `occupancy`: mean number
+    `latency`: percentiles of the seconds that a request was in the engine (0: it was refused). `occupancy`: mean number
     of sequences in a step.
     """
 
@@ -69,14 +69,12 @@ class Measured:
 def measure(model: LoadedModel, requests: Iterable[Request]) -> Measured:
     """Run the requests, detokenising what comes out. Making a request is counted as tokenising."""
     engine, spent = model.engine, {"tokenise": 0.0, "detokenise": 0.0}
-    given: dict[object, float] = {}
     latencies: list[float] = []
 
     def made() -> Iterator[Request]:
         source, start = iter(requests), time.perf_counter()
         while (request := next(source, None)) is not None:
             spent["tokenise"] += time.perf_counter() - start
-            given[request.id] = time.perf_counter()
             yield request
             start = time.perf_counter()
 
@@ -87,7 +85,7 @@ def measure(model: LoadedModel, requests: Iterable[Request]) -> Measured:
         start = time.perf_counter()
         model.tokenizer.decode(output.tokens)
         spent["detokenise"] += time.perf_counter() - start
-        latencies.append(start - given[output.id])
+        latencies.append(sum(output.times or ()))
         rows.add(output.id[0] if isinstance(output.id, tuple) else output.id)
         counts = (output.num_prompt_tokens, output.num_cached_tokens, output.num_output_tokens)
         tokens = [a + b for a, b in zip(tokens, counts, strict=True)]

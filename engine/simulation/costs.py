@@ -63,11 +63,8 @@ def fit(works: Items[Work], seconds: Items[float]) -> FittedCost:
         raise ValueError(f"{len(works)} steps and {len(seconds)} times: as many of both are needed, and at least one")
     if not min(seconds) > 0:
         raise ValueError(f"a step of {min(seconds)} s: every measured step takes some time")
-    measured = np.array(seconds)
-    features = np.array([(1, *work) for work in works], float)
-    scale = np.maximum(features.max(axis=0), 1.0)
-    prices = non_negative(features / scale / measured[:, None], np.ones(len(measured))) / scale
-    return _cost(prices, features, measured)
+    matrix, scale = _relative(works, seconds)
+    return _cost(non_negative(matrix, np.ones(len(matrix))), matrix, scale)
 
 
 def fit_most(works: Items[Work], seconds: Items[float]) -> FittedCost:
@@ -75,20 +72,23 @@ def fit_most(works: Items[Work], seconds: Items[float]) -> FittedCost:
     others, and prices follow the ones that agree (least squares reweighted by the errors that they left: Schlossmacher
     1973)."""
     start = fit(works, seconds)
-    measured = np.array(seconds)
-    features = np.array([(1, *work) for work in works], float)
-    scale = np.maximum(features.max(axis=0), 1.0)
-    matrix = features / scale / measured[:, None]
+    matrix, scale = _relative(works, seconds)
     prices = np.array(start.prices) * scale
     for _ in range(REWEIGHTED):
         weights = 1 / np.sqrt(np.maximum(np.abs(matrix @ prices - 1), LEAST_ERROR))
         prices = non_negative(matrix * weights[:, None], weights)
-    return _cost(prices / scale, features, measured)
+    return _cost(prices, matrix, scale)
 
 
-def _cost(prices: NDArray[np.float64], features: NDArray[np.float64], measured: NDArray[np.float64]) -> FittedCost:
-    error = float(np.abs(features @ prices / measured - 1).mean())
-    return FittedCost(tuple(float(price) for price in prices), error)
+def _relative(works: Items[Work], seconds: Items[float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The steps' features over their seconds, a row each, and the scale that was taken out of every feature."""
+    features = np.array([(1, *work) for work in works], float)
+    scale = np.maximum(features.max(axis=0), 1.0)
+    return features / scale / np.array(seconds)[:, None], scale
+
+
+def _cost(prices: NDArray[np.float64], matrix: NDArray[np.float64], scale: NDArray[np.float64]) -> FittedCost:
+    return FittedCost(tuple(float(price) for price in prices / scale), float(np.abs(matrix @ prices - 1).mean()))
 
 
 def non_negative(matrix: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:

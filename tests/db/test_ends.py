@@ -43,6 +43,12 @@ def sized(sessions: Sessions, *sizes: int) -> list[int]:
     return ids
 
 
+def clock(sessions: Sessions) -> float:
+    """The ledger's, in seconds since 1970."""
+    with sessions.begin() as session:
+        return float(session.scalar(select(db_now())) or 0.0)
+
+
 def test_bytes_of_shards_that_are_done_and_at_work(sessions: Sessions) -> None:
     ids = sized(sessions, 100, 50, 1000)
     finish(sessions, take(sessions, ids[0]))
@@ -74,8 +80,7 @@ def test_a_job_that_is_under_way(sessions: Sessions) -> None:
             samples.record(session, LEASE)
     end = reckon(sessions)
     assert end is not None
-    with sessions.begin() as session:
-        now = float(session.scalar(select(db_now())) or 0.0)
+    now = clock(sessions)
     assert now + 30 < end.at < now + 300
     assert end.earliest < now + 60
     assert end.latest > now + 300
@@ -104,8 +109,7 @@ def test_a_pause_is_no_pace(sessions: Sessions) -> None:
             samples.record(session, LEASE)
     end = reckon(sessions)
     assert end is not None
-    with sessions.begin() as session:
-        now = float(session.scalar(select(db_now())) or 0.0)
+    now = clock(sessions)
     assert end.at - now == pytest.approx(120, rel=0.1)
 
 
