@@ -31,10 +31,12 @@ class Estimate:
         freedom = variance**2 / parts if parts else math.inf
         return Estimate(self.value + other.value, math.sqrt(variance), freedom)
 
-    def interval(self, least: float = 0.0, most: float = math.inf) -> tuple[float, float]:
-        """From and to, within what is possible at all."""
+    def interval(self) -> tuple[float, float]:
+        """From and to, for what cannot be negative: below the value its error counts as a factor, so that one as large
+        as the value itself does not reach down to 0."""
         half = quantile(self.freedom) * self.error
-        return min(max(self.value - half, least), most), max(min(self.value + half, most), least)
+        low = self.value * math.exp(-half / self.value) if self.value else 0.0
+        return low, self.value + half
 
 
 def stratified_mean(strata: Sequence[Sequence[float]], sizes: Sequence[int], least: float, most: float) -> Estimate:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from engine.work import Work
 
 FEATURES = ("step", *Work._fields)
+REFITTED, LEAST_FITTED = 3, 0.1  # rounds, and the share of a step's time below which it weighs no more
 REWEIGHTED, LEAST_ERROR = 50, 1e-3  # rounds, and the relative error below which a step weighs no more
 ROUNDS = 200  # of removing features whose coefficient would be negative; each removes or frees at least one
 
@@ -57,6 +58,10 @@ def fit(works: Items[Work], seconds: Items[float]) -> FittedCost:
     """The prices that explain measured steps best: least squares of the relative errors, so that short steps count as
     much as long ones, with no price below zero (Lawson and Hanson 1974, algorithm NNLS).
 
+    Errors are relative to the fitted times (least squares reweighted by what was fitted: Carroll and Ruppert 1988,
+    chapter 2). Relative to the measured ones, a step that came out fast would count for more than one that came out
+    slow, and prices would be too low by about twice the square of the times' spread.
+
     Raises ValueError where there are no steps, or one of them took no time.
     """
     if not works or len(works) != len(seconds):
@@ -64,7 +69,11 @@ def fit(works: Items[Work], seconds: Items[float]) -> FittedCost:
     if not min(seconds) > 0:
         raise ValueError(f"a step of {min(seconds)} s: every measured step takes some time")
     matrix, scale = _relative(works, seconds)
-    return _cost(non_negative(matrix, np.ones(len(matrix))), matrix, scale)
+    prices = non_negative(matrix, np.ones(len(matrix)))
+    for _ in range(REFITTED):
+        weights = 1 / np.maximum(matrix @ prices, LEAST_FITTED)  # measured over fitted
+        prices = non_negative(matrix * weights[:, None], weights)
+    return _cost(prices, matrix, scale)
 
 
 def fit_most(works: Items[Work], seconds: Items[float]) -> FittedCost:

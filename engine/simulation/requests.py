@@ -12,21 +12,20 @@ OUTPUTS = 1 << 20  # made-up tokens of outputs begin here, one for each request:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """Speculation as it was measured: tokens guessed for a sequence in a step of its output, and those of them that the
-    model agreed with, both on average."""
+    """Speculation as it was measured in the steps of an answer, the first of which ends its prompt: how many guessed
+    tokens each verified, and how many of them the model agreed with. A longer answer goes through them again."""
 
-    proposed: float
-    accepted: float
+    steps: tuple[tuple[int, int], ...]
 
     def __post_init__(self) -> None:
-        if not 0 <= self.accepted <= self.proposed:
-            raise InvalidRequest("accepted", self.accepted, f"must lie between 0 and proposed={self.proposed}")
+        if not self.steps or not all(0 <= accepted <= verified for verified, accepted in self.steps):
+            raise InvalidRequest(
+                "steps", self.steps, "must be pairs (verified, accepted) with 0 <= accepted <= verified"
+            )
 
     def at(self, step: int) -> tuple[int, int]:
-        """Tokens guessed and agreed with in a sequence's step 0, 1, …: whole numbers whose means are the given ones."""
-        before, after = int(step * self.proposed), int((step + 1) * self.proposed)
-        share = self.accepted / self.proposed if self.proposed else 0.0
-        return after - before, int(after * share) - int(before * share)
+        """Tokens verified and agreed with in a sequence's step 0, 1, ..."""
+        return self.steps[step % len(self.steps)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.simulation.costs import StepCost
 from engine.simulation.jump import jump
-from engine.simulation.requests import OUTPUTS, SimulatedRequest
+from engine.simulation.requests import OUTPUTS, Drafts, SimulatedRequest
 from engine.work import NO_WORK, Work
 
 
@@ -42,8 +42,7 @@ class Simulator:
         self._works = works
         self._pool = BlockPool(config.num_blocks, config.block_size, prefix_caching=config.prefix_caching)
         self._scheduler = Scheduler(config, self._pool)
-        self._steps_of: dict[int, int] = {}  # with a draft, of sequences that have them
-        self._requests: dict[int, SimulatedRequest] = {}
+        self._speculating: dict[int, Speculating] = {}  # by number, those in flight that guess
         self._steady = False  # the next step is the last one again
         self._starved = False  # the last step was
 
@@ -66,11 +65,12 @@ class Simulator:
             raise RequestTooLong(length - 1, cache_size, "the whole cache")
         if not self._scheduler.num_waiting:
             self._steady = False
-        if request.drafts is not None:
-            self._steps_of[number] = 0
-            self._requests[number] = request
         sampling = _sampling(request.num_output)
-        self._scheduler.add(Sequence(Request(number, request.prompt, sampling, owner=request.owner)))
+        sequence = Sequence(Request(number, request.prompt, sampling, owner=request.owner))
+        if request.drafts is not None:
+            self._speculating[number] = Speculating(request.drafts)
+            self._speculating[number].guess(sequence)
+        self._scheduler.add(sequence)
 
     def step(self) -> list[int]:
         """Simulate one step, and before it those that are like the last one. Returns the numbers of what finished."""
@@ -87,7 +87,7 @@ class Simulator:
         self._count(work, 1, self._pool.num_used)
         if self._works is not None:
             self._works.append(work)
-        if self._steps_of:
+        if self._speculating:
             self._settle_drafts(batch, num_logits)
         else:
             _settle(batch, num_logits)
@@ -95,11 +95,10 @@ class Simulator:
         # Each computed its one token, nobody came or went, and what was shared late is shared by now.
         self._steady = before == planned and not finished and work.tokens == work.rows == work.sequences
         numbers = [_number(sequence) for sequence in finished]
-        if self._steps_of:
+        if self._speculating:
             self._steady = False
             for number in numbers:
-                self._steps_of.pop(number, None)
-                self._requests.pop(number, None)
+                self._speculating.pop(number, None)
         return numbers
 
     def counts(self) -> tuple[int, int, int, int]:
@@ -136,22 +135,34 @@ class Simulator:
             sequence.computed = stop
             if not count:
                 continue
-            number = _number(sequence)
-            request, step = self._requests.get(number), self._steps_of.get(number, 0)
-            drafts = request.drafts if request is not None else None
-            accepted = 0
-            if drafts is not None and sequence.draft:
-                accepted = min(drafts.at(step)[1], count - 1)
-                self._steps_of[number] = step = step + 1
+            speculating = self._speculating.get(_number(sequence))
+            accepted = speculating.accepted(count - 1) if speculating is not None else 0
             room = sequence.request.sampling.max_tokens - sequence.num_output
-            sequence.append([OUTPUTS + number] * min(accepted + 1, room))
+            sequence.append([OUTPUTS + _number(sequence)] * min(accepted + 1, room))
             if accepted + 1 >= room:
                 sequence.finish(FinishReason.LENGTH)
-            elif drafts is not None:
-                guessed = min(drafts.at(step)[0], sequence.draft_room)
-                sequence.propose([OUTPUTS + number] * guessed, [0] * guessed)
-                if not guessed:
-                    self._steps_of[number] = step + 1
+            elif speculating is not None:
+                speculating.guess(sequence)
+
+
+class Speculating:
+    """A sequence's way through its Drafts."""
+
+    __slots__ = ("_drafts", "_step")
+
+    def __init__(self, drafts: Drafts) -> None:
+        self._drafts = drafts
+        self._step = 0
+
+    def guess(self, sequence: Sequence) -> None:
+        """Put the next step's draft behind a sequence, as far as there is room."""
+        count = min(self._drafts.at(self._step)[0], sequence.draft_room)
+        sequence.propose([OUTPUTS + _number(sequence)] * count, [0] * count)
+
+    def accepted(self, verified: int) -> int:
+        """A step has verified so many tokens: how many of them were right."""
+        self._step += 1
+        return min(self._drafts.at(self._step - 1)[1], verified)
 
 
 def _settle(batch: Batch, num_logits: list[int]) -> None:

@@ -1,37 +1,45 @@
 """What the simulator says of the benchmark workloads, beside what the engine does; and how fast it simulates.
 
-    python -m tests.bench.simulator [--dtype int8] [--workloads w1 w2 w3] [--repetitions 2] [--rows 1000000]
+    python -m tests.bench.simulator [--dtype int8] [--workloads w1 w2 w3] [--repetitions 3] [--rows 1000000]
         [--processor-time]
 
-The costs of steps are measured on requests of random tokens, before and after the workloads, by an engine without
-speculation; how many guessed tokens are accepted, by a run of each workload on other prompts (another salt). Then each
-workload runs on the engine, and in the simulator with the same prompts and the lengths of the answers that came out:
-scheduling, the prefix cache, what steps compute and what they cost are the simulator's. Last, so many rows like those
-of w1 are simulated. Prints one line per workload and the errors last; exits 1 when the throughput of any is 15 % or
-more off, in the median of the repetitions, or a million rows would take 3 minutes or more. With --processor-time,
-seconds are those of one thread's processor, which others on the machine take less from.
+The costs of steps are measured on requests of random tokens, before and after each workload, by an engine without
+speculation; how many guessed tokens are verified and accepted in each step of an answer, by a run of each workload on
+other prompts (another salt). Then each workload runs on the engine, and in the simulator with the same prompts and the
+lengths of the answers that came out, each row guessing as one of the other run's of about its length did: scheduling,
+the prefix cache, what steps compute and what they cost are the simulator's. Last, so many rows like those of w1 are
+simulated. Prints one line per workload and the errors last; exits 1 when the throughput of any is 15 % or more off, in
+the median of the repetitions, or a million rows would take 3 minutes or more. With --processor-time, seconds are those
+of one thread's processor, which others on the machine take less from.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import random
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
+from unittest.mock import patch
 
 from db.model_files import find
 from db.settings import Settings
 from engine import EngineConfig, EngineStats, LoadedModel, Output, load
+from engine.batch import Sampled, Slice
+from engine.settling import Settling
 from engine.simulation import Drafts, FittedCost, SimulatedRequest, simulate
-from engine.simulation.measure import MeasuredSteps, measure_steps
+from engine.simulation.measure import measure_steps
 from tests.bench.speculation import requests
 from tests.bench.workloads import NAMES, Item, salted
 from tests.bench.workloads import load as load_workload
 
 SALT = 600
+STRATA = 8
 MOST_ERROR = 0.15
 MOST_SECONDS = 180.0
 MILLION = 1_000_000
@@ -45,35 +53,45 @@ class Run:
     items: list[Item]
     outputs: dict[object, Output]
     seconds: float
+    drafts: dict[object, Drafts]  # of each row
     before: EngineStats
     after: EngineStats
 
-    @property
-    def drafts(self) -> Drafts:
-        """Per step of an answer but its first: what is guessed with the prompt is computed with it."""
-        proposed, accepted = (
-            sum(getattr(each, name) for each in self.after.drafts)
-            - sum(getattr(each, name) for each in self.before.drafts)
-            for name in ("proposed", "accepted")
-        )
-        written = sum(output.num_output_tokens for output in self.outputs.values())
-        steps = max(written - accepted - len(self.outputs), 1)
-        return Drafts(proposed / steps, accepted / steps)
+    def drafts_for(self, lengths: Items[int], dice: random.Random) -> list[Drafts]:
+        """For answers of these lengths, each one's from the rows here whose lengths have about the same rank."""
+        own = sorted(self.outputs, key=lambda number: self.outputs[number].num_output_tokens)
+        size = -(-len(own) // STRATA)
+        strata = [own[start : start + size] for start in range(0, len(own), size)]
+        found: dict[int, Drafts] = {}
+        for rank, place in enumerate(sorted(range(len(lengths)), key=lambda place: lengths[place])):
+            found[place] = self.drafts[dice.choice(strata[rank * len(strata) // len(lengths)])]
+        return [found[place] for place in range(len(lengths))]
 
 
 def on_engine(model: LoadedModel, name: str, salt: int, clock: Callable[[], float]) -> Run:
     items = salted(load_workload(name), salt)
-    before = model.engine.stats()
+    before, steps = model.engine.stats(), defaultdict[object, list[tuple[int, int]]](list)
+    advance = Settling.advance
+
+    def noted(settling: Settling, piece: Slice, num_logits: int, sampled: Sampled) -> bool:
+        if sampled.tokens:
+            steps[piece.sequence.request.id].append((num_logits - 1, len(sampled.tokens) - 1))
+        return advance(settling, piece, num_logits, sampled)
+
     wanted, began = requests(items, (name, salt)), clock()
-    outputs = {output.id: output for output in model.engine.generate(wanted)}
-    return Run(items, outputs, clock() - began, before, model.engine.stats())
+    with patch.object(Settling, "advance", noted):
+        outputs = {output.id: output for output in model.engine.generate(wanted)}
+    seconds = clock() - began
+    drafts = {number: Drafts(tuple(each)) for number, each in steps.items()}
+    return Run(items, outputs, seconds, drafts, before, model.engine.stats())
 
 
-def simulated(real: Run, drafts: Drafts, config: EngineConfig, cost: FittedCost) -> tuple[float, str]:
+def simulated(real: Run, other: Run, dice: random.Random, config: EngineConfig, cost: FittedCost) -> tuple[float, str]:
     """Seconds, and what was counted beside what the engine counted."""
+    lengths = [real.outputs[number].num_output_tokens for number in range(len(real.items))]
     wanted = [
-        SimulatedRequest(item.prompt_ids, real.outputs[number].num_output_tokens, drafts=drafts)
-        for number, item in enumerate(real.items)
+        SimulatedRequest(item.prompt_ids, length, drafts=drafts)
+        for item, length, drafts in zip(real.items, lengths, other.drafts_for(lengths, dice), strict=True)
     ]
     done = simulate(wanted, replace(config, num_blocks=real.after.blocks_total), cost)
     steps = real.after.steps - real.before.steps
@@ -95,7 +113,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dtype", default="int8")
     parser.add_argument("--workloads", nargs="+", choices=NAMES, default=list(NAMES))
-    parser.add_argument("--repetitions", type=int, default=2)
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--rows", type=int, default=MILLION)
     parser.add_argument("--processor-time", action="store_true")
     options = parser.parse_args()
@@ -104,24 +122,25 @@ def main() -> int:
     plain_config = replace(config, speculation=False)
     path = find("smollm2-135m", Settings())
     plain, guessing = load(path, plain_config), load(path, config)
-    drafts = {name: on_engine(guessing, name, SALT, clock).drafts for name in options.workloads}
-    steps: MeasuredSteps = measure_steps(plain.engine, plain_config, seed=1, clock=clock)
-    runs = [
-        (name, on_engine(guessing, name, SALT + 1 + repetition, clock))
-        for repetition in range(options.repetitions)
-        for name in options.workloads
-    ]
-    cost = steps.plus(measure_steps(plain.engine, plain_config, seed=2, clock=clock)).cost()
-    print(f"prices of {len(steps.works) * 2} measured steps, in ms: step {1000 * cost.prices[0]:.2f}", end=", ")
-    print(f"token {1000 * cost.prices[1]:.3f}; a step is {cost.error:.0%} off, in the mean")
+    others, dice = {name: on_engine(guessing, name, SALT, clock) for name in options.workloads}, random.Random(SALT)
     errors: dict[str, list[float]] = {name: [] for name in options.workloads}
-    for name, real in runs:
-        seconds, counted = simulated(real, drafts[name], config, cost)
+    seeds = itertools.count(1)
+    steps = measure_steps(plain.engine, plain_config, seed=next(seeds), clock=clock)
+    for repetition, name in itertools.product(range(options.repetitions), options.workloads):
+        real = on_engine(guessing, name, SALT + 1 + repetition, clock)
+        before, steps = steps, measure_steps(plain.engine, plain_config, seed=next(seeds), clock=clock)
+        cost = before.plus(steps).cost()
+        seconds, counted = simulated(real, others[name], dice, config, cost)
         errors[name].append(real.seconds / seconds - 1)
         rates = f"{len(real.items) / seconds:.2f} rows/s simulated, {len(real.items) / real.seconds:.2f} on the engine"
-        print(f"{name}: {rates} ({errors[name][-1]:+.1%}); {counted}")
+        prices = (
+            f"a step is {1000 * cost.prices[0]:.1f} ms and {1000 * cost.prices[1]:.3f} per token, ±{cost.error:.0%}"
+        )
+        print(f"{name}: {rates} ({errors[name][-1]:+.1%}); {counted}; {prices}", flush=True)
     began = time.process_time()
-    done = simulate(like_w1(options.rows), replace(config, num_blocks=runs[0][1].after.blocks_total), cost)
+    done = simulate(
+        like_w1(options.rows), replace(config, num_blocks=others[options.workloads[0]].after.blocks_total), cost
+    )
     million = (time.process_time() - began) * MILLION / options.rows
     print(f"{done.rows:,} rows like w1's: {done.seconds / 3600:.1f} h of the engine's time", end=", ")
     print(f"simulated at {million:.0f} s of one processor per million")

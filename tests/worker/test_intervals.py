@@ -61,8 +61,11 @@ def test_sums() -> None:
     assert (total.value, total.error) == (15.0, 5.0)
     assert total.freedom == pytest.approx(625 / (81 / 5 + 256 / 5))
     assert Estimate(10.0).plus(Estimate(5.0)).interval() == (15.0, 15.0)
-    assert Estimate(10.0, 1.0).times(2).interval(most=21) == (pytest.approx(20 - 2 * 1.28155, abs=1e-4), 21)
-    assert Estimate(1.0, 5.0).interval()[0] == 0.0
+    half = 2 * 1.28155
+    around = 20 * math.exp(-half / 20), 20 + half
+    assert Estimate(10.0, 1.0).times(2).interval() == pytest.approx(around, abs=1e-4)
+    assert 0 < Estimate(0.004, 0.02).interval()[0] < 0.004
+    assert Estimate(0.0).interval() == (0.0, 0.0)
 
 
 def test_spreads() -> None:

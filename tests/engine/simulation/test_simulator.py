@@ -123,18 +123,25 @@ def test_what_never_fits_is_refused_and_counted() -> None:
 
 def test_drafts_shorten_an_output_by_what_is_accepted() -> None:
     works: list[Work] = []
-    request = SimulatedRequest((1,) * 3, 10, drafts=Drafts(proposed=3, accepted=2))
+    request = SimulatedRequest((1,) * 3, 12, drafts=Drafts(((2, 1), (3, 2), (0, 0))))
     done = simulate([request], CONFIG, PER_TOKEN, works=works)
-    # One token with the prompt, then three a step, of which four are computed; the last step has room for two.
-    assert [(work.tokens, work.rows) for work in works] == [(3, 1), (4, 4), (4, 4), (3, 3)]
-    assert done.output_tokens == 10
+    # The first step verifies two tokens behind the prompt. 2, 3, 1 tokens come of three steps, over and over.
+    assert [(work.tokens, work.rows) for work in works] == [(5, 3), (4, 4), (1, 1), (3, 3), (4, 4), (1, 1)]
+    assert done.output_tokens == 12
 
 
-@pytest.mark.parametrize(("proposed", "accepted"), [(1.5, 0.75), (0.25, 0.125), (2.0, 0.5), (3.0, 3.0), (0.0, 0.0)])
-def test_drafts_meet_their_means(proposed: float, accepted: float) -> None:
-    given = [Drafts(proposed, accepted).at(step) for step in range(400)]
-    assert (sum(first for first, _ in given), sum(second for _, second in given)) == (400 * proposed, 400 * accepted)
-    assert all(second <= first for first, second in given)
+def test_a_draft_is_no_longer_than_what_is_left() -> None:
+    works: list[Work] = []
+    simulate([SimulatedRequest((1,) * 3, 4, drafts=Drafts(((0, 0), (9, 1))))], CONFIG, PER_TOKEN, works=works)
+    assert [work.tokens for work in works] == [3, 3, 1]
+
+
+def test_one_answer_guesses_and_the_other_does_not() -> None:
+    drafts = Drafts(((0, 0), (1, 1)))
+    requests = [SimulatedRequest((number,) * 3, 9, drafts=each) for number, each in ((1, None), (2, drafts))]
+    done = simulate(requests, replace(CONFIG, max_sequences=2, token_budget=64), PER_TOKEN)
+    assert (done.steps, done.output_tokens) == (9, 18)
+    assert done.ends[1] < done.ends[0]
 
 
 def test_bad_values_are_refused() -> None:
@@ -146,5 +153,6 @@ def test_bad_values_are_refused() -> None:
         SimulatedRequest((1,), 0)
     with pytest.raises(InvalidRequest, match="prompt"):
         SimulatedRequest((), 1)
-    with pytest.raises(InvalidRequest, match="accepted"):
-        Drafts(1, 2)
+    for steps in ((), ((1, 2),), ((1, -1),)):
+        with pytest.raises(InvalidRequest, match="accepted"):
+            Drafts(steps)
