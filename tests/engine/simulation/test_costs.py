@@ -30,7 +30,7 @@ def test_times_that_scatter_do_not_make_prices_low() -> None:
     dice = np.random.default_rng(3)
     works = [Work(tokens, 1, 7, 7, 1) for tokens in (16, 512)]
     times = [0.015 * dice.gamma(25, 1 / 25, 200), 0.16 * dice.gamma(25, 1 / 25, 200)]
-    found = fit([work for work in works for _ in range(200)], [float(each) for both in times for each in both])
+    found = fit([work for work in works for _ in range(200)], np.concatenate(times).tolist())
     assert [found.seconds(work) for work in works] == pytest.approx([each.mean() for each in times], rel=1e-3)
 
 
