@@ -31,7 +31,8 @@ class Services:
     metrics: Metrics
 
 
-def _services(request: Request) -> Services:
+# A dependency that waits for nothing is a coroutine: a plain function would be sent to a thread and back.
+async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 
@@ -52,7 +53,7 @@ def _caller(request: Request, services: ServicesDep, _: Annotated[object, Securi
 CallerDep = Annotated[Caller, Depends(_caller)]
 
 
-def _submitter(caller: CallerDep) -> Caller:
+async def _submitter(caller: CallerDep) -> Caller:
     caller.need(Role.SUBMIT)
     return caller
 
@@ -68,12 +69,12 @@ def _submission(caller: SubmitterDep, services: ServicesDep) -> Caller:
     return caller
 
 
-def _admin(caller: CallerDep) -> Caller:
+async def _admin(caller: CallerDep) -> Caller:
     caller.need(Role.ADMIN)
     return caller
 
 
-def _operator(caller: CallerDep) -> Caller:
+async def _operator(caller: CallerDep) -> Caller:
     if not caller.operator:
         raise Forbidden(caller.role, "a key of the tenant 'default'")
     return caller
@@ -82,7 +83,7 @@ def _operator(caller: CallerDep) -> Caller:
 OperatorDep = Annotated[Caller, Depends(_operator)]
 
 
-def _operator_admin(caller: OperatorDep) -> Caller:
+async def _operator_admin(caller: OperatorDep) -> Caller:
     caller.need(Role.ADMIN)
     return caller
 

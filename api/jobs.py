@@ -19,7 +19,7 @@ from api.schemas import IdempotencyKey, JobPage, JobRequest, JobView
 from db import audit, control, dead_letters, ends, jobs, tenants, uris, windows
 from db.errors import InvalidJob, WrongState
 from db.models import Job, JobStatus
-from db.progress import progress
+from db.progress import Progress, progress
 from db.session import db_now
 from db.specs import JobSpec
 
@@ -69,7 +69,9 @@ def create(spec: JobSpec, key: str | None, services: Services, caller: Caller, r
             if created:
                 action = "job.submit" if retry_of is None else "job.retry"
                 audit.record(session, caller.actor, action, job.id, rows=job.num_rows)
-            view = _view(services, session, job)
+                view = JobView.of(job, Progress(), job.created_at, None)
+            else:
+                view = _view(services, session, job)
         services.sweeper.nudge()
     return view
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -18,10 +19,11 @@ from db.settings import Settings
 
 log = logging.getLogger(__name__)
 BATCH = 200
+REST_SECONDS = 0.05  # after a sweep: whatever is submitted meanwhile has the next one in common
 
 
 class Sweeper(threading.Thread):
-    """Looks every `sweep_seconds`, and at once after `nudge`. Errors are logged and never fatal."""
+    """Looks every `sweep_seconds`, and soon after `nudge`. Errors are logged and never fatal."""
 
     def __init__(self, settings: Settings, sessions: sessionmaker[Session], queue: Queue) -> None:
         super().__init__(name="sweeper", daemon=True)
@@ -41,6 +43,7 @@ class Sweeper(threading.Thread):
                 if not self._failing:  # Once per outage, not every two seconds.
                     log.warning("the sweep failed and goes on trying: %s", shown(str(error)))
                 self._failing = True
+            time.sleep(REST_SECONDS)
             self._wake.wait(self._settings.sweep_seconds)
             self._wake.clear()
         self._queue.close()

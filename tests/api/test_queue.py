@@ -13,6 +13,7 @@ from kombu import Connection
 
 from api.deps import Services
 from api.queue import QUEUE, QueueError, RedisQueue, message
+from api.sweeper import REST_SECONDS, Sweeper
 from db.dispatch import Wakeup
 from tests.api.conftest import MemoryQueue
 from tests.api.ledger import summarize
@@ -101,3 +102,14 @@ def test_a_message_that_was_not_sent_is_due_again(
             services.sweeper.sweep()
     assert services.sweeper.sweep() == 1
     assert queue.sent == [Wakeup("split", job_id)]
+
+
+def test_what_comes_close_together_has_one_sweep_in_common(services: Services, queue: MemoryQueue) -> None:
+    sweeper, swept = Sweeper(services.settings, services.sessions, queue), list[float]()
+    sweeper.sweep = lambda: swept.append(time.monotonic()) or 0  # type: ignore[method-assign, func-returns-value]
+    sweeper.start()
+    began = time.monotonic()
+    while (elapsed := time.monotonic() - began) < 0.4:
+        sweeper.nudge()
+    sweeper.stop()
+    assert 2 <= len(swept) <= elapsed / REST_SECONDS + 2
