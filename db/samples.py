@@ -41,6 +41,8 @@ def record(session: Session, lease_seconds: float) -> None:
     due = [
         job_id for job_id, at in begun.items() if now - last.get(job_id, at) >= max(LEAST_SECONDS, (now - at) * SHARE)
     ]
+    if not due:  # as in most sweeps
+        return
     known = at_work(session, due, lease_seconds)
     for job_id, done in progress(session, due).items():
         tokens, work = done.prompt_tokens + done.output_tokens, known[job_id]
