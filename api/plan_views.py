@@ -8,10 +8,17 @@ from pydantic import Field
 
 from api.schemas import JobError, View, as_time
 from db.dry_runs import DryRun, DryRunStatus
-from db.plan_results import PlanResult
+from db.plan_results import Limit, PlanResult
 from db.specs import JobSpec
 
 SAMPLE_ROWS = 64
+LIMITS: dict[Limit, str] = {
+    "weights": "loading the weights: more sequences at once would cost little",
+    "kv_memory": "keys and values: reading them, or having no room for more",
+    "prefill_compute": "computing prompts",
+    "decode_compute": "computing answers",
+    "host": "the work beside the model",
+}
 
 
 class PlanView(View):

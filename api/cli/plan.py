@@ -19,7 +19,7 @@ from api.cli.options import JobOptions, OptionError, with_job_options
 from api.cli.run import Exit, model_name
 from api.cli.serving import Service, service
 from api.client import Client
-from api.plan_views import SAMPLE_ROWS, PlanView
+from api.plan_views import LIMITS, SAMPLE_ROWS, PlanView
 from api.schemas import JobRequest
 from api.transport import RequestRefused
 from db.plan_results import Interval, PlanResult
@@ -27,13 +27,6 @@ from db.settings import Settings
 
 app = typer.Typer()
 LINE_SECONDS = 5.0
-LIMITS = {
-    "weights": "loading the weights: more sequences at once would cost little",
-    "kv_memory": "keys and values: reading them, or having no room for more",
-    "prefill_compute": "computing prompts",
-    "decode_compute": "computing answers",
-    "host": "the work beside the model",
-}
 
 
 @app.command(epilog=EPILOG)

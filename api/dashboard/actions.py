@@ -12,8 +12,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
 from api import jobs as job_routes
+from api import plans, submission, uploads
 from api import schedules as schedule_routes
-from api import submission, uploads
 from api.auth import Caller, Unauthenticated, authenticate
 from api.dashboard import forms, pages, render
 from api.dashboard.session import (
@@ -30,9 +30,12 @@ from api.dashboard.session import (
 from api.deps import Services, ServicesDep
 from api.errors import FieldError
 from api.field_paths import field_path
+from api.plan_views import SAMPLE_ROWS
 from api.schedule_schemas import BackfillRequest, ScheduleRequest
 from api.schemas import JobRequest
+from db import dry_runs
 from db.errors import DomainError
+from db.specs import JobSpec
 
 router = APIRouter(include_in_schema=False)
 Refusals = (DomainError, FieldError, ValidationError)
@@ -133,27 +136,45 @@ async def submit(request: Request, services: ServicesDep, viewer: ViewerDep) -> 
     file = form.get("file")
     try:
         upload = file if isinstance(file, UploadFile) and file.filename else None
-        job_id = await run_in_threadpool(_submit, services, viewer, texts(form), upload)
+        place = await run_in_threadpool(_submit, services, viewer, texts(form), upload)
     except Refusals as error:
         return render.page(request, viewer, "submit.html", status=422, error=words(error), form=texts(form))
     finally:
         await form.close()
-    return _to(f"/jobs/{job_id}")
+    return _to(place)
 
 
 def _submit(services: Services, viewer: Viewer, form: dict[str, str], file: UploadFile | None) -> str:
+    """The page of the job, or of the plan that was asked for instead."""
     job = forms.job_of(form)
     if file is not None:
         job["input"] = _upload(services, viewer, file)
     else:
         job["input"] = form.get("input", "")
     spec = submission.specify(JobRequest.model_validate(job), services.settings)
-    return job_routes.create(spec, None, services, viewer.caller).id
+    if "plan" in form:
+        return f"/plans/{plans.make(spec, SAMPLE_ROWS, services, viewer.caller).id}"
+    return f"/jobs/{job_routes.create(spec, None, services, viewer.caller).id}"
 
 
 def _upload(services: Services, viewer: Viewer, file: UploadFile) -> str:
     name = file.filename or "upload.parquet"
     return uploads.store(services, viewer.caller, name, uploads.chunks(file.file)).uri
+
+
+@router.post("/plans/{plan_id}/submit", response_model=None)
+async def submit_planned(
+    plan_id: str, request: Request, services: ServicesDep, viewer: ViewerDep
+) -> HTMLResponse | RedirectResponse:
+    """The job that was planned, as it was."""
+    await _form(request, viewer)
+
+    def create() -> str:
+        with services.sessions.begin() as session:
+            spec = JobSpec.model_validate(dry_runs.get(session, plan_id, viewer.caller.tenant).spec)
+        return job_routes.create(spec, None, services, viewer.caller).id
+
+    return await _refusable(request, viewer, create, lambda job_id: f"/jobs/{job_id}")
 
 
 @router.post("/jobs/{job_id}/{action}", response_model=None)

@@ -14,6 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api import jobs as job_routes
+from api import plans as plan_routes
 from api import results, system
 from api import schedules as schedule_routes
 from api.dashboard import render
@@ -21,6 +22,7 @@ from api.dashboard.rows import look
 from api.dashboard.session import Viewer, ViewerDep
 from api.deps import Services, ServicesDep
 from api.errors import ResultNotFound
+from api.plan_views import LIMITS
 from api.schedule_schemas import RunView, ScheduleView
 from db import jobs, samples, windows
 from db.errors import DatasetRefused
@@ -78,6 +80,12 @@ def job_page(job_id: str, request: Request, services: ServicesDep, viewer: Viewe
     if view.status.terminal and "HX-Request" in request.headers:
         response.headers["HX-Refresh"] = "true"  # a page that was live shows the whole result once
     return response
+
+
+@router.get("/plans/{plan_id}")
+def plan_page(plan_id: str, request: Request, services: ServicesDep, viewer: ViewerDep) -> HTMLResponse:
+    found = plan_routes.read_plan(plan_id, services, viewer.caller)
+    return render.page(request, viewer, "plan.html", plan=found, limits=LIMITS)
 
 
 def _output(session: Session, services: Services, job: Job) -> Place | None:

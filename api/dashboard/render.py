@@ -25,7 +25,7 @@ HEADERS = {
 TONES = {
     "completed": "good", "completed_with_errors": "warn", "failed": "bad", "cancelled": "still", "expired": "bad",
     "skipped": "still", "waiting": "wait", "paused": "wait", "validating": "live", "running": "live",
-    "finalizing": "live", "cancelling": "wait", "expiring": "wait", "started": "live",
+    "finalizing": "live", "done": "good", "cancelling": "wait", "expiring": "wait", "started": "live",
 }  # fmt: skip
 
 MEASURES = {
@@ -59,9 +59,11 @@ def _bytes(value: float) -> str:
 
 
 def _duration(seconds: float | None) -> str:
-    """`42 s`, `4 min 05 s`, `2 h 03 min`."""
+    """`0.4 s`, `42 s`, `4 min 05 s`, `2 h 03 min`."""
     if seconds is None:
         return "–"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -86,8 +88,8 @@ ENVIRONMENT = jinja2.Environment(
 )
 ENVIRONMENT.filters |= {
     "number": _number, "share": _share, "bytes": _bytes, "duration": _duration, "moment": _moment, "words": _words,
-    "measured": _measured, "span": lambda ends: span(ends, UTC), "measure": MEASURES.__getitem__,
-    "tone": lambda status: TONES.get(status, "still"), "json": json.dumps,
+    "cost": lambda value: _number(value, 2), "measured": _measured, "span": lambda ends: span(ends, UTC),
+    "measure": MEASURES.__getitem__, "tone": lambda status: TONES.get(status, "still"), "json": json.dumps,
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from db.dispatch import Wakeup
 from db.plan_results import PlanResult
 from tests.api.conftest import MemoryQueue
 from tests.api.ledger import eventually, summarize
+from tests.api.test_dashboard import token
 
 
 def interval(value: float) -> dict[str, float]:
@@ -39,6 +40,17 @@ RESULT = PlanResult.model_validate(
 )  # fmt: skip
 
 
+def end(services: Services, plan_id: str, result: PlanResult | None) -> None:
+    """As a worker does. None: it fails."""
+    with services.sessions.begin() as session:
+        run = dry_runs.begin(session, plan_id, 3, lease_seconds=60)
+        assert run is not None
+        if result is None:
+            assert dry_runs.fail(session, run, code="model_missing", message="no such model")
+        else:
+            assert dry_runs.finish(session, run, result.model_dump(mode="json"))
+
+
 def test_a_dry_run_makes_no_job(http: TestClient, tweets: Path, queue: MemoryQueue, services: Services) -> None:
     answer = http.post("/v1/jobs?dry_run=true&sample_rows=8", json=summarize(tweets))
     plan = answer.json()
@@ -48,10 +60,7 @@ def test_a_dry_run_makes_no_job(http: TestClient, tweets: Path, queue: MemoryQue
     assert (plan["result"], plan["error"]) == (None, None)
     eventually(lambda: queue.sent == [Wakeup("plan", plan["id"])])
     assert http.get("/v1/jobs").json()["jobs"] == []
-    with services.sessions.begin() as session:
-        run = dry_runs.begin(session, plan["id"], 3, lease_seconds=60)
-        assert run is not None
-        assert dry_runs.finish(session, run, RESULT.model_dump(mode="json"))
+    end(services, plan["id"], RESULT)
     found = http.get(f"/v1/plans/{plan['id']}").json()
     assert (found["status"], found["rows_done"]) == ("done", 8)
     assert PlanResult.model_validate(found["result"]) == RESULT
@@ -59,10 +68,7 @@ def test_a_dry_run_makes_no_job(http: TestClient, tweets: Path, queue: MemoryQue
 
 def test_a_plan_that_failed_says_why(http: TestClient, tweets: Path, services: Services) -> None:
     plan_id = http.post("/v1/jobs?dry_run=true", json=summarize(tweets)).json()["id"]
-    with services.sessions.begin() as session:
-        run = dry_runs.begin(session, plan_id, 3, lease_seconds=60)
-        assert run is not None
-        assert dry_runs.fail(session, run, code="model_missing", message="no such model")
+    end(services, plan_id, None)
     found = http.get(f"/v1/plans/{plan_id}").json()
     assert (found["status"], found["error"]) == ("failed", {"code": "model_missing", "message": "no such model"})
 
@@ -86,6 +92,46 @@ def test_it_is_checked_as_a_submission_is(http: TestClient, tweets: Path) -> Non
 def test_one_that_is_not_there(http: TestClient) -> None:
     answer = http.get("/v1/plans/plan_none")
     assert (answer.status_code, answer.json()["code"]) == (404, "plan_not_found")
+
+
+def planned(http: TestClient, source: Path) -> tuple[str, dict[str, str]]:
+    """By the dashboard's form: the plan's page, and what the form was."""
+    form = {"recipe": "summarize", "input": str(source), "plan": "yes", "form_token": token(http.get("/submit").text)}
+    answer = http.post("/submit", data=form, follow_redirects=False)
+    assert answer.status_code == 303
+    return answer.headers["location"], form
+
+
+def test_the_page_of_a_plan(http: TestClient, tweets: Path, services: Services) -> None:
+    """Asked for, waited for, read, and submitted as it was planned."""
+    page, form = planned(http, tweets)
+    waiting = http.get(page).text
+    assert "0 of 3 rows of the sample" in waiting
+    assert "Submit this job" not in waiting
+    assert http.get("/v1/jobs").json()["jobs"] == []
+    example = RESULT.examples[0].model_copy(update={"output": "<b>fine</b>"})
+    end(services, page.removeprefix("/plans/"), RESULT.model_copy(update={"examples": [example]}))
+    text = http.get(page).text
+    for shown in (
+        "10 min 00 s", "9 min 50 s to 10 min 10 s", "40.00 to 60.00", "4,990 to 5,010", "12 rows", "null_text (3)",
+        "2 × h100, bf16", "On 2 workers", "The limit is computing answers", "&lt;b&gt;fine&lt;/b&gt;",
+    ):  # fmt: skip
+        assert shown in text, shown
+    answer = http.post(f"{page}/submit", data=form, follow_redirects=False)
+    job = http.get(f"/v1{answer.headers['location']}").json()
+    assert (job["spec"]["input"], job["recipe"], job["counts"]["total"]) == (str(tweets), "summarize", 3)
+    assert http.post(f"{page}/submit", data={**form, "form_token": "x"}).status_code == 403
+    assert http.post("/plans/plan_none/submit", data=form).status_code == 409
+    assert http.get("/plans/plan_none").status_code == 404
+
+
+def test_the_page_of_a_plan_that_failed(http: TestClient, tweets: Path, services: Services) -> None:
+    page, _ = planned(http, tweets)
+    end(services, page.removeprefix("/plans/"), None)
+    text = http.get(page).text
+    assert "<strong>model_missing</strong>: no such model" in text
+    assert "Submit this job" not in text
+    assert "rows of the sample" not in text
 
 
 def test_the_table() -> None:

@@ -72,7 +72,7 @@ def write(path: Path, num_rows: int) -> Path:
 
 
 def furnish(url: str, folder: Path) -> dict[str, str]:
-    """Jobs that ended, one that goes on, and schedules with a history; ids by what they are."""
+    """Jobs that ended, one that goes on, a plan, and schedules with a history; ids by what they are."""
     data, shout = folder / "data", {"kind": "generate", "template": "{{ text }}"}
     today = datetime.now(UTC).date()
     for day in range(1, 15):
@@ -81,6 +81,7 @@ def furnish(url: str, folder: Path) -> dict[str, str]:
     with Client(url) as client:
         done = client.submit({"input": str(write(data / "done.parquet", 400)), "recipe": shout, "shard_rows": 100})
         client.wait(done.id)
+        plan = client.plan({"input": str(data / "done.parquet"), "recipe": shout, "model": "fake:slow"})
         slow = write(data / "slow.parquet", 60_000)
         live = client.submit({"input": str(slow), "recipe": shout, "model": "fake:slow", "shard_rows": 200})
         job = {
@@ -94,4 +95,4 @@ def furnish(url: str, folder: Path) -> dict[str, str]:
             {"name": "weekly-report", "cron": "0 6 * * 1", "job": {**job, "output": str(data / "weekly" / "{{ ds }}")}}
         )
         client.schedules.pause("weekly-report")
-    return {"done": done.id, "live": live.id}
+    return {"done": done.id, "live": live.id, "plan": plan.id}

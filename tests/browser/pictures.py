@@ -29,6 +29,7 @@ def main() -> None:
         browser = play.chromium.launch(executable_path=chromium(), args=CHROMIUM_OPTIONS)
         pages = {
             "jobs": "/", "job": f"/jobs/{ids['live']}", "schedule": "/schedules/tickets", "submit": "/submit",
+            "plan": f"/plans/{ids['plan']}",
         }  # fmt: skip
         for scheme in ("light", "dark"):
             context = browser.new_context(viewport=SIZE, color_scheme=scheme)  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ PAGES = [
     "/new-schedule",
     "/workers",
     "/submit",
+    "/plans/{plan}",
 ]
 
 
@@ -43,6 +44,20 @@ def test_submit_a_file_and_watch_it_to_the_end(page: Page, house: House, tmp_pat
     assert "the template prints a null" in errors.inner_text()
     page.get_by_role("button", name="Retry the failed rows").click()
     page.get_by_text("of 2").first.wait_for()
+
+
+def test_plan_a_job_and_submit_it(page: Page, house: House) -> None:
+    page.goto(f"{house.url}/submit")
+    page.fill("#input", str(write(house.folder / "data" / "planned.parquet", 100)))
+    page.select_option("#recipe", "generate")
+    page.fill("#template", "{{ text }}")
+    page.get_by_role("button", name="Plan first").click()
+    page.wait_for_url("**/plans/plan_*")
+    page.get_by_role("heading", name="What the job will take").wait_for()  # without a reload
+    page.get_by_text("template_error (5)").wait_for()
+    page.get_by_role("button", name="Submit this job").click()
+    page.wait_for_url("**/jobs/job_*")
+    page.locator("#live").get_by_text("of 100", exact=True).wait_for()
 
 
 def test_pause_resume_and_cancel(page: Page, house: House) -> None:
