@@ -61,11 +61,15 @@ async def _submitter(caller: CallerDep) -> Caller:
 SubmitterDep = Annotated[Caller, Depends(_submitter)]
 
 
-def _submission(caller: SubmitterDep, services: ServicesDep) -> Caller:
+def count_submission(caller: Caller, services: Services) -> None:
     """What makes work or takes up space is counted, whether it is accepted or not. Raises RateExceeded."""
     if caller.key_id is not None:
         with services.sessions.begin() as session:
             rates.submit(session, caller.key_id, services.settings.submissions_per_minute)
+
+
+def _submission(caller: SubmitterDep, services: ServicesDep) -> Caller:
+    count_submission(caller, services)
     return caller
 
 

@@ -1,13 +1,11 @@
-"""The forms: sign in and out, submit, what can be done to a job or a schedule, and how a refusal looks to a person."""
+"""The forms: sign in and out, submit and plan, and what can be done to a job or a schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
-from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
@@ -16,6 +14,7 @@ from api import plans, submission, uploads
 from api import schedules as schedule_routes
 from api.auth import Caller, Unauthenticated, authenticate
 from api.dashboard import forms, pages, render
+from api.dashboard.answers import Refusals, refusable, to, words
 from api.dashboard.session import (
     FORM_FIELD,
     KEY_COOKIE,
@@ -27,18 +26,14 @@ from api.dashboard.session import (
     check_origin,
     keep,
 )
-from api.deps import Services, ServicesDep
-from api.errors import FieldError
-from api.field_paths import field_path
+from api.deps import Services, ServicesDep, count_submission
 from api.plan_views import SAMPLE_ROWS
 from api.schedule_schemas import BackfillRequest, ScheduleRequest
 from api.schemas import JobRequest
 from db import dry_runs
-from db.errors import DomainError
 from db.specs import JobSpec
 
 router = APIRouter(include_in_schema=False)
-Refusals = (DomainError, FieldError, ValidationError)
 JOB_ACTIONS = {"pause": job_routes.pause, "resume": job_routes.resume, "cancel": job_routes.cancel}
 SCHEDULE_ACTIONS: dict[str, Callable[[str, Services, Caller], object]] = {
     "pause": schedule_routes.pause,
@@ -50,24 +45,13 @@ SCHEDULE_ACTIONS: dict[str, Callable[[str, Services, Caller], object]] = {
 def install(app: FastAPI) -> None:
     for each in (router, pages.router):
         app.include_router(each)
-    app.add_exception_handler(SignInNeeded, lambda request, error: _to("/sign-in"))
+    app.add_exception_handler(SignInNeeded, lambda request, error: to("/sign-in"))
     app.add_exception_handler(ForeignForm, _foreign)
 
 
 def _foreign(request: Request, error: Exception) -> HTMLResponse:
     title = "The form is not of this page"
     return render.page(request, None, "refused.html", status=403, title=title, message=str(error))
-
-
-def words(error: Exception) -> str:
-    """Field and reason, as a person reads them."""
-    if isinstance(error, ValidationError):
-        found = ((field_path(item["loc"] or ("form",)), item["msg"]) for item in error.errors())
-        return "; ".join(f"{field}: {message.removeprefix('Value error, ')}" for field, message in found)
-    if isinstance(error, FieldError):
-        told = str(error.error)
-        return told if told.startswith(error.field) else f"{error.field}: {told}"
-    return str(error)
 
 
 async def _form(request: Request, viewer: Viewer) -> FormData:
@@ -80,10 +64,6 @@ async def _form(request: Request, viewer: Viewer) -> FormData:
 
 def texts(form: FormData) -> dict[str, str]:
     return {name: value.strip() for name, value in form.items() if isinstance(value, str)}
-
-
-def _to(path: str) -> RedirectResponse:
-    return RedirectResponse(path, 303, render.HEADERS)
 
 
 # -- sign in -----------------------------------------------------------------------------------------------------------
@@ -109,7 +89,7 @@ async def sign_in(request: Request, services: ServicesDep) -> HTMLResponse | Red
     except Unauthenticated:
         error = "This key is not known, or revoked, or expired."
         return render.page(request, None, "sign_in.html", status=401, error=error)
-    response = _to("/")
+    response = to("/")
     keep(request, response, KEY_COOKIE, key)
     return response
 
@@ -117,7 +97,7 @@ async def sign_in(request: Request, services: ServicesDep) -> HTMLResponse | Red
 @router.post("/sign-out")
 async def sign_out(request: Request, viewer: ViewerDep) -> RedirectResponse:
     check_form(request, (await request.form(max_files=0, max_fields=5)).get(FORM_FIELD))
-    response = _to("/sign-in")
+    response = to("/sign-in")
     response.delete_cookie(KEY_COOKIE, path="/")
     return response
 
@@ -141,11 +121,12 @@ async def submit(request: Request, services: ServicesDep, viewer: ViewerDep) -> 
         return render.page(request, viewer, "submit.html", status=422, error=words(error), form=texts(form))
     finally:
         await form.close()
-    return _to(place)
+    return to(place)
 
 
 def _submit(services: Services, viewer: Viewer, form: dict[str, str], file: UploadFile | None) -> str:
     """The page of the job, or of the plan that was asked for instead."""
+    count_submission(viewer.caller, services)
     job = forms.job_of(form)
     if file is not None:
         job["input"] = _upload(services, viewer, file)
@@ -170,11 +151,12 @@ async def submit_planned(
     await _form(request, viewer)
 
     def create() -> str:
+        count_submission(viewer.caller, services)
         with services.sessions.begin() as session:
             spec = JobSpec.model_validate(dry_runs.get(session, plan_id, viewer.caller.tenant).spec)
         return job_routes.create(spec, None, services, viewer.caller).id
 
-    return await _refusable(request, viewer, create, lambda job_id: f"/jobs/{job_id}")
+    return await refusable(request, viewer, create, lambda job_id: f"/jobs/{job_id}")
 
 
 @router.post("/jobs/{job_id}/{action}", response_model=None)
@@ -185,23 +167,11 @@ async def act(
 
     def change() -> str:
         if action == "retry":
+            count_submission(viewer.caller, services)
             return job_routes.try_again(job_id, None, services, viewer.caller).id
         return JOB_ACTIONS[action](job_id, services, viewer.caller).id
 
-    return await _refusable(request, viewer, change, lambda changed: f"/jobs/{changed}")
-
-
-async def _refusable(
-    request: Request, viewer: Viewer, change: Callable[[], Any], place: Callable[[Any], str]
-) -> HTMLResponse | RedirectResponse:
-    """Do it and go to the page that shows it, or say why not."""
-    try:
-        return _to(place(await run_in_threadpool(change)))
-    except KeyError:
-        title, message, status = "No such page", "There is nothing of this name.", 404
-    except Refusals as error:
-        title, message, status = "That cannot be done", words(error), 409
-    return render.page(request, viewer, "refused.html", status=status, title=title, message=message)
+    return await refusable(request, viewer, change, lambda changed: f"/jobs/{changed}")
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------
@@ -224,7 +194,7 @@ async def create_schedule(
         return schedule_routes.create_schedule(wanted, services, viewer.caller).name
 
     try:
-        return _to(f"/schedules/{await run_in_threadpool(create)}")
+        return to(f"/schedules/{await run_in_threadpool(create)}")
     except Refusals as error:
         return render.page(request, viewer, "new_schedule.html", status=422, error=words(error), form=form)
 
@@ -246,4 +216,4 @@ async def act_on_schedule(
             SCHEDULE_ACTIONS[action](name, services, viewer.caller)
         return f"/schedules/{name}"
 
-    return await _refusable(request, viewer, change, str)
+    return await refusable(request, viewer, change, str)

@@ -6,8 +6,11 @@ import re
 from pathlib import Path
 
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 
 from api.deps import Services
+from db.accounts import ApiKey
+from db.session import db_now
 from tests.api.gate import Gate
 from tests.api.ledger import finish, split, summarize
 from tests.api.test_schedules import nightly
@@ -122,6 +125,12 @@ def test_who_sees_what(gate: Gate) -> None:
     assert job["id"] in page.text
     form = {"form_token": token(page.text)}
     assert http.post(f"/jobs/{job['id']}/cancel", data=form).status_code == 403  # its role is to look
+    plan = gate.call(
+        "acme submit", "POST", "/v1/jobs?dry_run=true", json=summarize(gate.folder / "acme" / "in.parquet")
+    )
+    place = f"/plans/{plan.json()['id']}"
+    assert http.get(place).status_code == 200
+    assert http.post(f"{place}/submit", data=form).status_code == 403
     assert http.get("/workers").status_code == 403  # of another tenant than the operator's
     assert http.post("/sign-out", data=form).url.path == "/sign-in"
     http.post("/sign-in", data={"key": gate.secrets["bolt admin"]})
@@ -129,6 +138,28 @@ def test_who_sees_what(gate: Gate) -> None:
     assert "nightly" not in http.get("/schedules").text
     assert http.get(f"/jobs/{job['id']}").status_code == 404
     assert http.get("/schedules/nightly").status_code == 404
+    assert http.get(place).status_code == 404
+    refused = http.post(f"{place}/submit", data={"form_token": token(http.get("/submit").text)})
+    assert (refused.status_code, "no plan" in refused.text.lower()) == (409, True)
+
+
+def test_forms_count_against_the_rate_of_the_key(gate: Gate) -> None:
+    http, job = gate.http, gate.submit("acme submit")
+    http.post("/sign-in", data={"key": gate.secrets["acme submit"]})
+    form = {"recipe": "summarize", "input": str(gate.folder / "acme" / "in.parquet")}
+    form["form_token"] = token(http.get("/submit").text)
+    plan = http.post("/submit", data={**form, "plan": "yes"}, follow_redirects=False).headers["location"]
+    with gate.sessions.begin() as session:
+        session.execute(update(ApiKey).values(submissions=0.0, submissions_at=db_now() + 3600))
+    for path, more, status in (
+        ("/submit", {}, 422),
+        ("/submit", {"plan": "yes"}, 422),
+        (f"{plan}/submit", {}, 409),
+        (f"/jobs/{job['id']}/retry", {}, 409),
+    ):
+        refused = http.post(path, data={**form, **more})
+        assert (refused.status_code, "a key may submit 20 times a minute" in refused.text) == (status, True), path
+    assert http.post(f"/jobs/{job['id']}/cancel", data=form).status_code == 200  # makes no work
 
 
 def test_markup_in_data_stays_text(http: TestClient, tweets: Path) -> None:
