@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import random
 from collections.abc import Callable, Sequence
@@ -105,8 +106,8 @@ def _made(process: Process, run: DryRun, stop: Stop, told: Callable[[int], None]
         asked = frame.distinct(seen.rows, spec.reuse)
         strata = frame.strata_of(asked, run.sample_rows, draw)
         drawn = sorted((row for stratum in strata for row in stratum.drawn), key=lambda row: row.index)
-        tried = trial.run(drawn, made, model, stop, run.id, told)
-        later = trial.more_steps(drawn, tried, model, stop, run.id)
+        tried = trial.run(drawn, made, model, stop, _name(run), told)
+        later = trial.more_steps(drawn, tried, model, stop, _name(run))
         seat = _seat(process, run, spec, dataset, model)
         speed = _speed(later or tuple(steps), tried, strata, learnt, seat)
     return forecast(Known(spec, seen, strata, tried, learnt, speed), seat, draw)
@@ -124,6 +125,11 @@ def _inspected(process: Process, run: DryRun, spec: JobSpec) -> Dataset:
     return dataset
 
 
+def _name(run: DryRun) -> str:
+    """Of the attempt's requests: what an earlier one of this worker has left in the cache is not this one's."""
+    return f"{run.id} {run.fence}"
+
+
 def _learnt(
     process: Process, run: DryRun, spec: JobSpec, dataset: Dataset, model: OpenModel, stop: Stop
 ) -> tuple[Plan, list[tuple[int, ...]]]:
@@ -132,37 +138,45 @@ def _learnt(
     The requests are the dry run's own, not the tenant's: they find nothing in the engine's cache that is the tenant's,
     and leave nothing there that would make the job itself faster. Raises InvalidJob and EngineError.
     """
-    made = plan(spec, model, process.settings, dataset.schema, {}, run.id, run.id)
+    name = _name(run)
+    made = plan(spec, model, process.settings, dataset.schema, {}, name, name)
     if made.maker.formats is not None and made.maker.formats.fixed is not None:
         model.check(made.maker.formats.fixed)
     prompts: list[tuple[int, ...]] = []
 
     def score(texts: Sequence[str]) -> list[tuple[float, ...]]:
         prompts.extend(made.maker.prompt({}, text).tokens for text in texts)
-        return samples.score(texts, made, model, stop, run.id)
+        return samples.score(texts, made, model, stop, name)
 
     learnt = made.recipe.prepare(samples.texts(dataset, run.num_rows, made), score)
-    return plan(spec, model, process.settings, dataset.schema, learnt, run.id, run.id), prompts
+    return plan(spec, model, process.settings, dataset.schema, learnt, name, name), prompts
 
 
 def _seat(process: Process, run: DryRun, spec: JobSpec, dataset: Dataset, model: OpenModel) -> Seat:
     settings, stats = process.settings, process.runner.stats
     with process.sessions.begin() as session:
         present = max(len(workers(session)), 1)
-    shard_rows = spec.shard_rows or settings.shard_rows
-    num_shards = sum(1 for _ in plan_shards(dataset, shard_rows, spec.max_rows))
-    at_work = min(present, num_shards)
+    shards = [each.num_rows for each in plan_shards(dataset, spec.shard_rows or settings.shard_rows, spec.max_rows)]
+    at_work = min(present, len(shards))
     cache_bytes, cache_tokens = model.cache
     return Seat(
         config=config_of(settings, (stats.blocks_total if stats is not None else 0) or NO_CACHE),
         cache_bytes=cache_bytes,
         cache_tokens=cache_tokens,
         workers=at_work,
-        rows_each=min(run.num_rows, -(-num_shards // at_work) * shard_rows),
+        rows_each=_most_rows(shards, at_work),
         settings=settings,
         fingerprint=model.fingerprint,
         shape=_shape(spec.model, settings),
     )
+
+
+def _most_rows(shards: Sequence[int], num_workers: int) -> int:
+    """Of any worker, where each takes the next shard when it has fewer rows behind it than the others."""
+    rows = [0] * num_workers
+    for num_rows in shards:
+        heapq.heapreplace(rows, rows[0] + num_rows)
+    return max(rows)
 
 
 def _shape(model: str, settings: Settings) -> Architecture | None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from db.plan_results import Interval, Limit, Memory, PlanDevice, PlanResult, PlanRows
+from db.plan_results import Interval, Limit, Memory, PlanDevice, PlanResult
 from db.settings import Settings
 from db.specs import JobSpec
 from engine.config import EngineConfig
 from engine.simulation import Architecture
 from worker.course import Course, course_of, donors_of, requests_of, stretched
+from worker.duplicates import computed_rows
 from worker.elsewhere import elsewhere
 from worker.examples import examples_of
-from worker.frame import Frame, Seen, Stratum, distinct
-from worker.intervals import Estimate, clustered_mean, share, stratified_mean
+from worker.frame import Frame, Seen, Stratum
+from worker.intervals import Estimate, clustered_mean, stratified_mean
+from worker.planned_rows import planned_rows
 from worker.trial import STRETCHES, Speed, Tried
 
 # Standard deviations, relative. Of a machine's speed between the sample and the job: repetitions of one benchmark on
@@ -66,7 +67,7 @@ def forecast(known: Known, seat: Seat, draw: random.Random) -> PlanResult:
     price = seat.settings.price_per_hour
     return PlanResult(
         model_fingerprint=seat.fingerprint,
-        rows=_rows(known, asked.value),
+        rows=planned_rows(frame, known.strata, known.tried, asked.value, known.spec.reuse),
         prompt_tokens=_interval(prompt),
         output_tokens=_interval(output),
         total_tokens=_interval(total),
@@ -84,13 +85,12 @@ def forecast(known: Known, seat: Seat, draw: random.Random) -> PlanResult:
 
 
 def answers_of(strata: Sequence[Stratum], tried: Tried) -> Estimate:
-    """Mean tokens of all answers to a row that is asked."""
+    """Mean tokens of all answers to a row that is asked, equal rows included."""
     if not strata:
         return Estimate(0.0)
-    drawn = [[float(tried.results[row.index].output_tokens) for row in stratum.drawn] for stratum in strata]
     bounds = [_bounds(row, tried) for stratum in strata for row in stratum.drawn]
     least, most = min(low for low, _ in bounds), max(high for _, high in bounds)
-    return stratified_mean(drawn, [len(stratum.rows) for stratum in strata], least, most)
+    return _mean_of(strata, lambda row: float(tried.results[row.index].output_tokens), least, most)
 
 
 def further_prompts_of(strata: Sequence[Stratum], tried: Tried) -> Estimate:
@@ -98,12 +98,22 @@ def further_prompts_of(strata: Sequence[Stratum], tried: Tried) -> Estimate:
     which are shorter than what they are made of."""
     if not tried.further:
         return Estimate(0.0)
-    drawn = [
-        [float(sum(len(each.prompt) for each in tried.further.get(row.index, ()))) for row in stratum.drawn]
-        for stratum in strata
-    ]
     most = max(row.num_prompt for stratum in strata for row in stratum.drawn)
-    return stratified_mean(drawn, [len(stratum.rows) for stratum in strata], 0, most)
+    further = tried.further
+    return _mean_of(strata, lambda row: float(sum(len(each.prompt) for each in further.get(row.index, ()))), 0, most)
+
+
+def _mean_of(strata: Sequence[Stratum], value: Callable[[Seen], float], least: float, most: float) -> Estimate:
+    """Over the rows that are asked, from a value of those that were computed."""
+    return stratified_mean(
+        [[value(row) for row in stratum.drawn] for stratum in strata],
+        [len(stratum.rows) for stratum in strata],
+        least,
+        most,
+        weights=[[float(row.copies) for row in stratum.drawn] for stratum in strata],
+        totals=[float(sum(row.copies for row in stratum.rows)) for stratum in strata],
+        chance=any(row.key is None for stratum in strata for row in stratum.drawn),
+    )
 
 
 def _bounds(row: Seen, tried: Tried) -> tuple[int, int]:
@@ -133,62 +143,37 @@ def _time(
 ) -> tuple[Course | None, Estimate, list[PlanDevice]]:
     """Seconds from the submission to the end: simulated with answers as long as the sample's, and once more with longer
     ones, by as much as their mean is uncertain. And what it would take on other devices."""
-    rows, speed = [row for stratum in known.strata for row in stratum.rows], known.speed
+    rows, speed, host = [row for stratum in known.strata for row in stratum.rows], known.speed, _host(known, seat)
     if speed is None or not rows:
-        return None, Estimate(0.0), []
+        return None, Estimate(host, DRIFT * host), []
     rows.sort(key=lambda row: row.index)
     donors, tried = donors_of(known.strata, draw), known.tried
     lengths = {row: tried.results[donor].output_tokens for row, donor in donors.items()}
     further = {row: tried.further[donor] for row, donor in donors.items() if donor in tried.further}
-    asked = len(rows) / len(known.frame.rows)
-    num_rows, requests = max(1, round(seat.rows_each * asked)), requests_of(rows, lengths, further)
+    computed = computed_rows(known.frame, known.spec.reuse)
+    part = seat.rows_each / known.frame.num_rows
+    num_rows, requests = max(1, round(computed.value * part)), requests_of(rows, lengths, further)
     course = course_of(requests, known.learnt, num_rows, seat.config, speed)
     longer = 0.0
     if answers.error and answers.value:
         most = max(_bounds(row, tried)[1] for stratum in known.strata for row in stratum.drawn)
         others = stretched(lengths, 1 + answers.error / answers.value, most)
         longer = course_of(requests_of(rows, others, further), known.learnt, num_rows, seat.config, speed).seconds
-    seconds = max(course.seconds, _host(known, seat))
+    seconds = max(course.seconds, host)
     error = Estimate(seconds, abs(longer - course.seconds) if longer else 0.0, answers.freedom)
     error = error.plus(Estimate(0.0, math.hypot(DRIFT, SIMULATED) * seconds))
+    error = error.plus(Estimate(0.0, computed.error / computed.value * seconds))
     error = error.plus(Estimate(0.0, speed.spread / math.sqrt(STRETCHES) * seconds, STRETCHES - 1))
     devices: list[PlanDevice] = []
     if seat.shape is not None:
-        total = known.frame.num_rows
-        host = _host(known, seat) * total / seat.rows_each
-        devices = elsewhere(requests, known.learnt, max(1, round(total * asked)), host, seat.shape, seat.settings)
+        whole = max(1, round(computed.value))
+        devices = elsewhere(requests, known.learnt, whole, host / part, seat.shape, seat.settings)
     return course, error, devices
 
 
 def _host(known: Known, seat: Seat) -> float:
     """Seconds that reading, rendering and tokenising takes, which goes on beside the model."""
     return known.frame.seconds / max(len(known.frame.rows), 1) * seat.rows_each
-
-
-def _rows(known: Known, asked: float) -> PlanRows:
-    frame, results = known.frame, known.tried.results
-    seen = frame.rows
-    refused = Counter(row.code for row in seen if row.code is not None)
-    failed = Counter(result.error[0] for result in results.values() if result.error is not None)
-    kept = sum(1 for row in seen if row.asking is not None and row.asking.too_long)
-    lost = _times(share(refused.total(), len(seen), frame.num_rows), frame.num_rows)
-    broken = _times(share(failed.total(), len(results), max(round(asked), len(results))), asked)
-    too_long = _times(share(refused["too_long"] + kept, len(seen), frame.num_rows), frame.num_rows)
-    answered = [row for row in seen if row.asking is not None]
-    return PlanRows(
-        total=frame.num_rows,
-        read=len(seen),
-        sampled=len(results),
-        duplicates=len(answered) - len(distinct(answered, known.spec.reuse)) if frame.whole else None,
-        too_long=too_long,
-        failing=Interval(value=lost.value + broken.value, low=lost.low + broken.low, high=lost.high + broken.high),
-        causes={str(code): count for code, count in sorted((refused + failed).items())},
-    )
-
-
-def _times(of: tuple[float, float, float], count: float) -> Interval:
-    value, low, high = of
-    return Interval(value=value * count, low=low * count, high=high * count)
 
 
 def _interval(estimate: Estimate) -> Interval:

@@ -10,8 +10,9 @@ import hashlib
 import itertools
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from db.datasets import Dataset
 from worker.plans import Plan
@@ -34,6 +35,7 @@ class Seen:
     asking: Asking | None
     code: str | None
     key: bytes | None  # the same for rows that must have the same answer; None: of rows left to chance
+    copies: int = 1  # of what is computed: the rows of the frame that have its answer
 
     @property
     def num_prompt(self) -> int:
@@ -90,6 +92,8 @@ def look(dataset: Dataset, num_rows: int, made: Plan, draw: random.Random, go_on
         for index, row in enumerate(rows_between(dataset, start, stop, made.layout.read), start):
             run.append(_seen(index, row, made))
             tokens += run[-1].num_prompt
+            if tokens > MOST_TOKENS:  # a row may have a thousand prompts: the run ends here
+                break
         runs.append(tuple(run))
     runs.sort(key=lambda run: run[0].index)
     return Frame(tuple(runs), num_rows, time.perf_counter() - began)
@@ -109,23 +113,29 @@ def _seen(index: int, row: Row | RowRefused, made: Plan) -> Seen:
 
 def distinct(rows: Sequence[Seen], reuse: bool) -> list[Seen]:
     """The rows that the engine will be asked for: of equal ones the first, unless each is computed."""
-    found, known = [], set()
-    for row in rows:
-        if row.asking is not None and not (reuse and row.key is not None and row.key in known):
-            known.add(row.key)
-            found.append(row)
-    return found
+    asked = [row for row in rows if row.asking is not None]
+    if not reuse:
+        return asked
+    copies = Counter(row.key for row in asked if row.key is not None)
+    firsts: dict[bytes | int, Seen] = {}
+    for row in asked:
+        firsts.setdefault(row.index if row.key is None else row.key, row)
+    return [row if row.key is None else replace(row, copies=copies[row.key]) for row in firsts.values()]
 
 
 def strata_of(rows: Sequence[Seen], num_sample: int, draw: random.Random) -> list[Stratum]:
     """Rows cut into strata by the length of their prompts, and `num_sample` of them (at most all) drawn from these in
-    equal parts. A stratum has at least two rows of the sample, where there are so many."""
-    by_length = sorted(rows, key=lambda row: (row.num_prompt, row.index))
+    equal parts. A stratum has at least two rows of the sample, where there are so many. Before them comes one of the
+    rows that have so many equals that nothing may be left to chance; all of them are drawn."""
     num_sample = min(num_sample, len(rows))
+    most = 2 * sum(row.copies for row in rows) / max(num_sample, 1)
+    common = tuple(row for row in rows if row.copies > max(most, 1))
+    by_length = sorted((row for row in rows if row.copies <= max(most, 1)), key=lambda row: (row.num_prompt, row.index))
+    num_sample -= len(common)
     count = max(1, min(STRATA, num_sample // 2))
-    strata = []
+    strata = [Stratum(common, common)] if common else []
     for part in range(count):
-        inside = by_length[part * len(rows) // count : (part + 1) * len(rows) // count]
+        inside = by_length[part * len(by_length) // count : (part + 1) * len(by_length) // count]
         wanted = (part + 1) * num_sample // count - part * num_sample // count
         drawn = draw.sample(inside, min(wanted, len(inside)))
         if inside:

@@ -39,24 +39,47 @@ class Estimate:
         return low, self.value + half
 
 
-def stratified_mean(strata: Sequence[Sequence[float]], sizes: Sequence[int], least: float, most: float) -> Estimate:
+def stratified_mean(
+    strata: Sequence[Sequence[float]],
+    sizes: Sequence[int],
+    least: float,
+    most: float,
+    *,
+    weights: Sequence[Sequence[float]] = (),
+    totals: Sequence[float] = (),
+    chance: bool = False,
+) -> Estimate:
     """The mean over a population cut into strata of these sizes, from values drawn in each without replacement
     (Cochran 1977, 5.3). Every stratum has at least one value.
 
     `least` and `most` are what a value can be. Where all that were drawn are the same, the spread is not nothing: then
-    it is what it would be had one more value been as far away as can be.
+    it is what it would be had one more value been as far away as can be. A value may stand for several: then `weights`
+    are how many each does that was drawn, and `totals` how many those of a stratum do together (a ratio estimate,
+    6.10). `chance`: values are drawn anew in the population, so that not even those that were seen are known.
     """
-    total = sum(sizes)
-    mean = sum(size * statistics.fmean(values) for values, size in zip(strata, sizes, strict=True)) / total
-    drawn = [value for values in strata for value in values]
-    if len(drawn) == total:
+    weights, totals = weights or [[1.0] * len(values) for values in strata], totals or sizes
+    total, drawn = sum(totals), [value for values in strata for value in values]
+    means = [
+        sum(map(float.__mul__, values, weight)) / sum(weight) for values, weight in zip(strata, weights, strict=True)
+    ]
+    mean = sum(map(float.__mul__, map(float, totals), means)) / total
+    if len(drawn) == sum(sizes) and not chance:
         return Estimate(mean)
     pooled = _variance_within(strata, drawn, least, most)
     variance = 0.0
-    for values, size in zip(strata, sizes, strict=True):
-        spread = statistics.variance(values) if len(values) > 1 else pooled
-        variance += (size / total) ** 2 * (1 - len(values) / size) * (spread or pooled) / len(values)
+    for values, weight, size, whole, middle in zip(strata, weights, sizes, totals, means, strict=True):
+        spread = _spread(values, weight, middle) or pooled * (whole / size) ** 2
+        count = len(values)
+        variance += (size / total) ** 2 * (1 / count + (1 if chance else -1) / size) * spread
     return Estimate(mean, math.sqrt(variance), max(len(drawn) - len(strata), 1))
+
+
+def _spread(values: Sequence[float], weights: Sequence[float], mean: float) -> float:
+    """Of what the values of a stratum add to its sum, about what they would add were they all the mean."""
+    if len(values) < 2:
+        return 0.0
+    squares = ((weight * (value - mean)) ** 2 for value, weight in zip(values, weights, strict=True))
+    return sum(squares) / (len(values) - 1)
 
 
 def _variance_within(strata: Sequence[Sequence[float]], drawn: Sequence[float], least: float, most: float) -> float:
@@ -87,20 +110,36 @@ def clustered_mean(clusters: Sequence[Sequence[float]], population: int) -> Esti
     return Estimate(mean, error, len(clusters) - 1)
 
 
-def share(hits: int, count: int, population: int) -> tuple[float, float, float]:
+def share(hits: int, count: int, population: int, effect: float = 1.0) -> tuple[float, float, float]:
     """The share of a population that has something, seen `hits` times among `count` of it: value, from, to.
 
-    Wilson's interval (1927), corrected for a population that is not endless. All of it seen: it is known.
+    Wilson's interval (1927), corrected for a population that is not endless. All of it seen: it is known. `effect` is
+    how many times as much the share varies as one of rows that were drawn one by one (`design_effect`).
     """
     if count >= population:
         return (hits / count,) * 3 if count else (0.0,) * 3
     seen = hits / count
-    effective = count * (population - 1) / (population - count)
+    effective = count * (population - 1) / (population - count) / effect
     weight = Z**2 / effective
     centre = (seen + weight / 2) / (1 + weight)
     half = Z / (1 + weight) * math.sqrt(seen * (1 - seen) / effective + weight / (4 * effective))
     low = hits / population  # so many there are for certain
-    return seen, max(centre - half, low), min(max(centre + half, seen), 1 - (count - hits) / population)
+    return (
+        seen,
+        max(centre - half, low) if hits else 0.0,
+        min(max(centre + half, seen), 1 - (count - hits) / population),
+    )
+
+
+def design_effect(clusters: Sequence[Sequence[float]], population: int) -> float:
+    """How many times the variance of a share is what it would be, had its rows been drawn one by one (Kish 1965): of
+    runs of neighbours, which are alike. At least 1; clusters hold 0 or 1 for each of their rows."""
+    count = sum(map(len, clusters))
+    mean = sum(map(sum, clusters)) / max(count, 1)
+    if count >= population or len(clusters) < 2 or not 0 < mean < 1:
+        return 1.0
+    alone = mean * (1 - mean) / count * (1 - count / population)
+    return max(clustered_mean(clusters, population).error ** 2 / alone, 1.0)
 
 
 def spread_of_sums(ratios: Sequence[float]) -> float:

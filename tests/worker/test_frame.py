@@ -60,3 +60,13 @@ def test_equal_rows_are_computed_once_where_they_may() -> None:
 def test_a_whole_frame() -> None:
     assert Frame(((seen(0, 1), seen(1, 1)),), 2, 0.0).whole
     assert not Frame(((seen(0, 1), seen(1, 1)),), 3, 0.0).whole
+
+
+def test_a_row_with_many_equals_is_always_computed() -> None:
+    rows = [seen(0, 5, b"common"), *(seen(index, 5, b"common") for index in range(10, 1000))]
+    rows += [seen(index, 50, bytes([index])) for index in range(1, 10)]
+    first, *others = strata_of(distinct(rows, reuse=True), 4, random.Random(1))
+    assert [(row.index, row.copies) for row in first.drawn] == [(0, 991)]
+    assert first.rows == first.drawn
+    assert sum(len(stratum.drawn) for stratum in others) == 3
+    assert {row.copies for stratum in others for row in stratum.rows} == {1}

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from db.quantiles import quantile
-from worker.intervals import Estimate, clustered_mean, share, spread_of_sums, stratified_mean
+from worker.intervals import Estimate, clustered_mean, design_effect, share, spread_of_sums, stratified_mean
 
 
 @pytest.mark.parametrize(("freedom", "t"), [(1, 3.0777), (2, 1.8856), (3, 1.6377), (10, 1.3722), (56, 1.2969)])
@@ -83,3 +83,27 @@ def test_four_of_five_intervals_hold_for_answers_that_are_cut_short() -> None:
         low, high = found.interval()
         held += low <= sum(population) / 1000 <= high
     assert held == pytest.approx(320, abs=25)
+
+
+def test_a_value_that_stands_for_several() -> None:
+    """Cochran 1977, 6.10 by hand: 0.75 * (3 * 2 + 1 * 6) / 4 + 0.25 * 10 of 30 and 10; residuals 3 * -1 and 1 * 3."""
+    found = stratified_mean([[2.0, 6.0], [10.0]], [6, 1], 0, 100, weights=[[3.0, 1.0], [10.0]], totals=[30.0, 10.0])
+    assert found.value == pytest.approx(0.75 * 3 + 0.25 * 10)
+    assert found.error == pytest.approx(math.sqrt((6 / 40) ** 2 * (1 / 2 - 1 / 6) * (9 + 9)))
+
+
+def test_what_is_drawn_anew_is_not_known_by_having_been_seen() -> None:
+    values = [[4.0, 8.0], [5.0, 7.0]]
+    assert stratified_mean(values, [2, 2], 0, 9).error == 0.0
+    found = stratified_mean(values, [2, 2], 0, 9, chance=True)
+    assert found.error == pytest.approx(math.sqrt(0.25 * (8 + 2)))
+
+
+def test_shares_of_runs_that_are_alike_inside_are_less_certain() -> None:
+    mixed, blocks = [[0.0, 1.0, 0.0, 0.0]] * 8, [[1.0] * 4] * 2 + [[0.0] * 4] * 6
+    assert design_effect(mixed, 10**6) == 1.0
+    assert design_effect(blocks, 10**6) == pytest.approx(4 * 8 / 7, rel=1e-3)
+    assert design_effect(blocks, 32) == design_effect([[0.0] * 4] * 8, 10**6) == 1.0
+    _, low, high = share(8, 32, 10**6)
+    _, lower, higher = share(8, 32, 10**6, design_effect(blocks, 10**6))
+    assert lower < low < high < higher
