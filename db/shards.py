@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import and_, select, update
+from sqlalchemy import ColumnElement, and_, case, select, update
 from sqlalchemy.orm import Session
 
 from db import histograms, jobs, turns, windows
@@ -185,10 +185,11 @@ def got_on(session: Session, claim: Claim, marks: int) -> Claim | None:
 
     Gives the claim as it is now; None when the lease was lost.
     """
-    attempts, counted = (1, True) if marks > claim.marks else (claim.attempts, claim.counted)
-    if not _write(session, claim, marks=marks, attempts=attempts):
+    if marks <= claim.marks:
+        return replace(claim, marks=marks) if _write(session, claim, marks=marks) else None
+    if not _write(session, claim, marks=marks, attempts=1):
         return None
-    return replace(claim, marks=marks, attempts=attempts, counted=counted)
+    return replace(claim, marks=marks, attempts=1, counted=True)
 
 
 def count(session: Session, claim: Claim, *, counted: bool) -> Claim | None:
@@ -197,8 +198,16 @@ def count(session: Session, claim: Claim, *, counted: bool) -> Claim | None:
 
     Gives the claim as it is now; None when the lease was lost.
     """
-    attempts = claim.attempts - claim.counted + counted
-    return replace(claim, attempts=attempts, counted=counted) if _write(session, claim, attempts=attempts) else None
+    more = counted - claim.counted
+    if not _write(session, claim, attempts=_attempts(more)):
+        return None
+    return replace(claim, attempts=claim.attempts + more, counted=counted)
+
+
+def _attempts(more: int) -> ColumnElement[int]:
+    """So many more. A job that is stopped counts from 0 again, which the holder does not know of before its next beat:
+    what it knows must not be written over that."""
+    return case((Shard.attempts + more > 0, Shard.attempts + more), else_=0)
 
 
 def finish(
@@ -231,17 +240,19 @@ def finish(
 
 def release(session: Session, claim: Claim) -> bool:
     """Give the shard back, the attempt not counted: the worker is told to stop. False when the lease was lost."""
-    return _reopen(session, claim, attempts=claim.attempts - claim.counted)
+    return _reopen(session, claim, attempts=_attempts(-claim.counted))
 
 
 def retry(session: Session, claim: Claim, *, code: str, message: str, max_attempts: int, pause: float = 0.0) -> bool:
     """The attempt broke off: the shard is pending again after `pause` seconds, or after `max_attempts` has failed.
 
-    Then its job fails with it. False when the lease was lost.
+    Then its job fails with it; not one that was stopped meanwhile, which only has to write what is finished. False when
+    the lease was lost.
     """
     job = jobs.lock(session, claim.job_id)
     error = {"error_code": jobs.storable(code, 64), "error_message": jobs.storable(message, 4096)}
-    if job is None or claim.attempts < max_attempts:
+    stopped_since = job is not None and job.status in STOPPING and claim.stopping is None
+    if job is None or claim.attempts < max_attempts or stopped_since:
         return _reopen(session, claim, not_before=db_now() + pause, **error)
     if not _write(session, claim, status=ShardStatus.FAILED):
         return False

@@ -19,8 +19,9 @@ MOST_SECONDS = 2.0  # a cancelled or paused job should not go on for a third of 
 class Heartbeat:
     """`with Heartbeat(beat, lease_seconds) as heart:` calls `beat` every third of the lease, or every two seconds.
 
-    `verdict` is the latest answer; after one that is not OK there are no more beats. A database that is away is no
-    verdict: as long as nobody else has taken the lease, work that is done counts.
+    `verdict` is the first answer that is not OK. Beats go on after it, until the lease is lost: to write what is
+    finished may take longer than a lease. A database that is away is no verdict: as long as nobody else has taken the
+    lease, work that is done counts.
     """
 
     def __init__(self, beat: Callable[[], Beat], lease_seconds: float) -> None:
@@ -43,8 +44,10 @@ class Heartbeat:
 
     def _loop(self) -> None:
         structlog.contextvars.bind_contextvars(**self._context)
-        while self.verdict is Beat.OK and not self._left.wait(self._pause):
+        while self.verdict is not Beat.LOST and not self._left.wait(self._pause):
             try:
-                self.verdict = self._beat()
+                found = self._beat()
+                if self.verdict is Beat.OK or found is Beat.LOST:
+                    self.verdict = found
             except SQLAlchemyError as error:
                 log.warning("heartbeat failed", error=str(error))

@@ -8,9 +8,9 @@ import threading
 from dataclasses import asdict
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 
 from db import firing
+from db.redaction import shown
 from db.workers import worker_seen
 from worker.process import Process
 
@@ -36,8 +36,8 @@ class Sweeper:
         while not self._left.wait(self._process.settings.sweep_seconds):
             try:
                 sweep(self._process)
-            except SQLAlchemyError as error:
-                log.warning("sweep failed", error=str(error))
+            except Exception as error:  # The thread must outlive every failure of database and broker.
+                log.warning("sweep failed", error=shown(str(error)))
 
 
 def sweep(process: Process) -> None:

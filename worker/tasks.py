@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 from celery import Celery
+from kombu.exceptions import OperationalError
 
 from db.dispatch import PRIORITIES, Wakeup
 from worker.dry_run import dry_run
@@ -75,6 +76,9 @@ def counter(app: Celery) -> Callable[[], int]:
         with app.connection_for_write() as connection:
             connection.ensure_connection(max_retries=1, interval_start=0, timeout=SECONDS)
             channel: Any = connection.default_channel  # of the Redis transport
-            return int(channel._size(QUEUE))  # over the lists of all priorities
+            try:
+                return int(channel._size(QUEUE))  # over the lists of all priorities
+            except connection.connection_errors as error:  # the client's own, not kombu's
+                raise OperationalError(str(error)) from error
 
     return lying

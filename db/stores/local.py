@@ -22,6 +22,10 @@ from typing import BinaryIO
 from db.errors import InvalidDataset, LinkUnsupported
 from db.stores.store import TEMP, Entry, Published
 
+# What a name says of itself. Anything else is the machine's, and may pass.
+FINAL = frozenset({
+    errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.EISDIR, errno.ENAMETOOLONG,
+})  # fmt: skip
 NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV})
 
 
@@ -62,6 +66,8 @@ class LocalStore:
         try:
             fd = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
+            if error.errno not in FINAL:
+                raise
             raise InvalidDataset("not_a_file", str(place), f"cannot be opened: {error.strerror}") from error
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):

@@ -218,3 +218,45 @@ def test_an_attempt_that_waits_for_the_engine_is_not_counted_until_it_gets_on(se
         on = shards.got_on(session, again, marks=1)
     assert on is not None
     assert (on.attempts, on.counted) == (1, True)
+
+
+def test_a_last_attempt_that_breaks_after_a_cancel_fails_nothing(sessions: Sessions) -> None:
+    """The holder has not heard of it yet. What is finished is still to be written, with attempts of its own."""
+    ids = add_job(sessions, num_shards=2)
+    finish(sessions, take(sessions, ids[1]))
+    for attempt in range(1, 4):
+        taken = take(sessions, ids[0])
+        assert taken.attempts == attempt
+        with sessions.begin() as session:
+            if attempt == 3:
+                control.cancel(session, "j", "default")
+            assert shards.retry(session, taken, code="io_error", message="x", max_attempts=3)
+    assert job(sessions).status is JobStatus.CANCELLING
+    assert (shard(sessions, ids[0]).status, shard(sessions, ids[0]).attempts) == (ShardStatus.PENDING, 0)
+    closing = take(sessions, ids[0])
+    assert (closing.attempts, closing.stopping) == (1, JobStatus.CANCELLING)
+
+
+def test_what_a_holder_knows_of_its_attempts_is_not_written_over_a_cancel(sessions: Sessions) -> None:
+    (shard_id,) = add_job(sessions)
+    for _ in range(2):
+        taken = take(sessions, shard_id)
+        with sessions.begin() as session:
+            shards.retry(session, taken, code="io_error", message="x", max_attempts=5)
+    taken = take(sessions, shard_id)
+    with sessions.begin() as session:
+        waiting = shards.count(session, taken, counted=False)
+    assert waiting is not None
+    assert (waiting.attempts, shard(sessions, shard_id).attempts) == (2, 2)
+    with sessions.begin() as session:
+        control.cancel(session, "j", "default")
+    with sessions.begin() as session:
+        again = shards.count(session, waiting, counted=True)
+    assert again is not None
+    assert (again.attempts, shard(sessions, shard_id).attempts) == (3, 1)
+    with sessions.begin() as session:
+        assert shards.got_on(session, again, again.marks) is not None
+    assert shard(sessions, shard_id).attempts == 1
+    with sessions.begin() as session:
+        assert shards.release(session, again)
+    assert shard(sessions, shard_id).attempts == 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
+import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -415,3 +418,23 @@ def test_sweep_sends_what_is_due_and_reports_the_worker(office: Office, tmp_path
     assert (worker.name, worker.model) == ("office", None)
     assert list(worker.stats) == ["memory_bytes"]
     assert 10 << 20 < worker.stats["memory_bytes"] < 10 << 30
+
+
+@pytest.mark.parametrize("when", ["split", "run", "merge"])
+def test_an_error_of_the_machine_at_opening_a_file_passes(
+    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    office.submit(spec_of(write_texts(tmp_path / "in.parquet", (f"row {i}" for i in range(30)))), tmp_path / "out")
+    office.work(until=lambda wakeup: wakeup.task == when)
+    opened, broken = os.open, list[str]()
+
+    def once(path: str, *flags: Any, **more: Any) -> int:
+        if str(path).endswith(".parquet") and not broken:
+            broken.append(path)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, *flags, **more)
+
+    monkeypatch.setattr("db.stores.local.os.open", once)
+    office.work()
+    assert broken
+    assert office.job().status is JobStatus.COMPLETED
