@@ -26,6 +26,7 @@ from db.settings import Settings
 from db.specs import JobSpec
 from db.tenants import default_folders
 from engine import EngineError, LoadedModel, Request, SamplingParams
+from engine.request import FinishReason
 from engine.tokenizer import Tokenizer
 from worker import frame
 from worker.models import load_model
@@ -41,15 +42,24 @@ QUESTION = "Summarize the following text in two sentences.\n\n"
 PERCENTILES = (50, 90, 99)
 
 
+class NoRowFits(EngineError):
+    """There is no rate to tell: the engine, with these settings, answers none of the rows."""
+
+    code = "no_row_fits"
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """`parts`: seconds by part of the work, engine.clock.PARTS and what is around them; together `seconds`.
 
-    `latency`: percentiles of the seconds that a request was in the engine (0: it was refused). `occupancy`: mean number
-    of sequences in a step.
+    Rows, tokens and latencies are those of answers: `refused` rows had a request that the engine would not take, or
+    could not finish, and `refusal` says why the first was. `latency`: percentiles of the seconds that a request was in
+    the engine. `occupancy`: mean number of sequences in a step.
     """
 
     rows: int
+    refused: int
+    refusal: str | None
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -70,6 +80,7 @@ def measure(model: LoadedModel, requests: Iterable[Request]) -> Measured:
     """Run the requests, detokenising what comes out. Making a request is counted as tokenising."""
     engine, spent = model.engine, {"tokenise": 0.0, "detokenise": 0.0}
     latencies: list[float] = []
+    refusals: dict[object, str] = {}  # by row
 
     def made() -> Iterator[Request]:
         source, start = iter(requests), time.perf_counter()
@@ -82,11 +93,15 @@ def measure(model: LoadedModel, requests: Iterable[Request]) -> Measured:
     tokens = [0, 0, 0]
     began = time.perf_counter()
     for output in engine.generate(made()):
+        row = output.id[0] if isinstance(output.id, tuple) else output.id
+        if output.finish_reason is FinishReason.ERROR:
+            refusals.setdefault(row, output.error or "it was refused")
+            continue
         start = time.perf_counter()
         model.tokenizer.decode(output.tokens)
         spent["detokenise"] += time.perf_counter() - start
         latencies.append(sum(output.times or ()))
-        rows.add(output.id[0] if isinstance(output.id, tuple) else output.id)
+        rows.add(row)
         counts = (output.num_prompt_tokens, output.num_cached_tokens, output.num_output_tokens)
         tokens = [a + b for a, b in zip(tokens, counts, strict=True)]
     seconds, now = time.perf_counter() - began, engine.stats()
@@ -94,7 +109,9 @@ def measure(model: LoadedModel, requests: Iterable[Request]) -> Measured:
     parts["other"] = seconds - sum(parts.values())
     steps = now.steps - stats.steps
     return Measured(
-        rows=len(rows),
+        rows=len(rows - refusals.keys()),
+        refused=len(refusals),
+        refusal=next(iter(refusals.values()), None),
         prompt_tokens=tokens[0],
         cached_tokens=tokens[1],
         output_tokens=tokens[2],
@@ -102,7 +119,7 @@ def measure(model: LoadedModel, requests: Iterable[Request]) -> Measured:
         preemptions=now.preemptions - stats.preemptions,
         occupancy=(now.slices - stats.slices) / max(steps, 1),
         seconds=seconds,
-        latency={f"p{share}": float(np.percentile(latencies, share)) for share in PERCENTILES},
+        latency={f"p{share}": float(np.percentile(latencies or [0.0], share)) for share in PERCENTILES},
         parts=parts,
     )
 
@@ -167,7 +184,7 @@ def main() -> None:
 
 
 def run(spec: JobSpec | None, rows: int, max_tokens: int, settings: Settings) -> dict[str, object]:
-    """Load the model, warm it up, and measure."""
+    """Load the model, warm it up, and measure. Raises NoRowFits, and what `load_model` and `rows_of` raise."""
     name, start = settings.model if spec is None else spec.model, time.perf_counter()
     model = load_model(name, settings)
     loaded = time.perf_counter() - start
@@ -179,6 +196,8 @@ def run(spec: JobSpec | None, rows: int, max_tokens: int, settings: Settings) ->
         warm, work = named(own[:WARM_ROWS], "warm"), named(own, "bench")
     measure(model, warm)
     measured = measure(model, work)
+    if not measured.rows:
+        raise NoRowFits(f"no row fits: {measured.refusal}")
     about = {"model": name, "dtype": settings.engine_dtype, "sequences": settings.engine_max_sequences}
     return {**about, "load_seconds": loaded, "host_share": measured.host_share, **asdict(measured)}
 
