@@ -28,7 +28,7 @@ from db.tenants import default_folders
 from engine import EngineError, LoadedModel, Request, SamplingParams
 from engine.request import FinishReason
 from engine.tokenizer import Tokenizer
-from worker import frame
+from worker import frame, samples
 from worker.models import load_model
 from worker.plans import plan
 from worker.rows import prompt_tokens
@@ -145,7 +145,9 @@ class Reader:
 def rows_of(spec: JobSpec, most: int, model: LoadedModel, settings: Settings) -> list[tuple[Request, ...]]:
     """The first requests of `most` rows of a job, or all, drawn alike from short and long ones; the same every time.
 
-    Raises InvalidDataset, DatasetRefused and InvalidJob; the latter where no row can be asked.
+    What the job would find out before its first row is found out here, and is no part of what is measured.
+
+    Raises InvalidDataset, DatasetRefused and InvalidJob, the latter where no row can be asked, and EngineError.
     """
     folders = default_folders(settings)
     # Whoever runs this may read the file anyway: no service's roots hold here.
@@ -155,7 +157,10 @@ def rows_of(spec: JobSpec, most: int, model: LoadedModel, settings: Settings) ->
         check(dataset)
     num_rows = dataset.num_rows if spec.max_rows is None else min(spec.max_rows, dataset.num_rows)
     reader, draw = Reader(model.tokenizer, model.engine.max_model_len), random.Random(0)  # noqa: S311 - no secret
-    made = plan(spec, reader, settings, dataset.schema, {}, "bench", "bench")
+    # As an owner of its own: what it leaves in the engine's cache is of no use to the rows (see `named`).
+    first = plan(spec, reader, settings, dataset.schema, {}, "bench", "learn")
+    learnt = samples.learn(dataset, num_rows, first, model.engine.generate)
+    made = plan(spec, reader, settings, dataset.schema, learnt, "bench", "bench")
     seen = frame.distinct(frame.look(dataset, num_rows, made, draw, lambda: None).rows, spec.reuse)
     drawn = [row for stratum in frame.strata_of(seen, most, draw) for row in stratum.drawn]
     if not drawn:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from db import datasets
 from db.errors import InvalidDataset, InvalidJob
 from db.settings import Settings
 from db.specs import JobSpec
@@ -17,7 +18,9 @@ from engine import Engine, EngineConfig, Request, SamplingParams
 from engine.clock import PARTS
 from tests.engine.fakes import HashModel
 from tests.worker.fakes import FakeTokenizer
-from worker.bench import WORDS_PER_ROW, NoRowFits, measure, named, rows_of, run, sample
+from worker import samples
+from worker.bench import WORDS_PER_ROW, NoRowFits, Reader, measure, named, rows_of, run, sample
+from worker.plans import plan
 
 
 @pytest.fixture
@@ -105,6 +108,27 @@ def test_rows_are_measured_without_what_warming_up_left_in_the_cache(model: Any,
     both = [measure(model, named(rows, owner)) for owner in ("warm", "bench")]
     assert [each.rows for each in both] == [5, 5]
     assert both[0].cached_tokens == both[1].cached_tokens
+
+
+@pytest.mark.parametrize("calibration", ["batch", "contextual"])
+def test_rows_of_a_job_that_learns_before_its_first_row(model: Any, tmp_path: Path, calibration: str) -> None:
+    """Its choices are pruned as in the job; what that takes is not counted, and makes no row faster."""
+    recipe = {"kind": "label", "labels": ["good", "bad"], "calibration": calibration}
+    texts = [f"text {row} is {'good' if row % 3 else 'bad'}" for row in range(40)]
+    spec, settings = job(tmp_path, texts, recipe=recipe, sampling={}), Settings(home=tmp_path / "home")
+    rows = rows_of(spec, 12, model, settings)
+    steps = model.engine.stats().steps
+    assert steps > 0
+    dataset = datasets.inspect(tmp_path / "in.parquet")
+    opened = Reader(model.tokenizer, model.engine.max_model_len)
+    first = plan(spec, opened, settings, dataset.schema, {}, "j", "other")
+    learnt = samples.learn(dataset, 40, first, model_of(num_blocks=2000).engine.generate)
+    margin = plan(spec, opened, settings, dataset.schema, learnt, "j", "other").recipe.choice_margin
+    assert margin is not None
+    assert {request.choice_margin for (request,) in rows} == {margin}
+    new = measure(model_of(num_blocks=2000), named(rows, "bench"))
+    measured = measure(model, named(rows, "bench"))
+    assert (measured.rows, measured.steps, measured.cached_tokens) == (12, new.steps, new.cached_tokens)
 
 
 def test_a_job_without_a_row_to_ask(model: Any, tmp_path: Path) -> None:
