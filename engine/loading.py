@@ -113,15 +113,19 @@ def _draft_model(path: Path, config: EngineConfig, tokenizer: Tokenizer) -> Mode
     return load_model(path, config.dtype, config.device, attention=config.attention)
 
 
+def files_of(path: Path) -> list[Path]:
+    """The files of a model that decide its outputs."""
+    return sorted(each for each in path.iterdir() if each.suffix in SUFFIXES) if path.is_dir() else [path]
+
+
 def fingerprint(path: Path) -> str:
     """16 hex digits of SHA-256 over the files' names, sizes, beginnings and evenly spaced samples.
 
     Reads at most 260 KiB of a file, so that it costs nothing beside loading. A folder's other files do not count, nor
     does where the model lies.
     """
-    files = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES) if path.is_dir() else [path]
     digest = hashlib.sha256()
-    for file in files:
+    for file in files_of(path):
         size = file.stat().st_size
         digest.update(f"{file.name}\0{size}\0".encode())
         with file.open("rb") as stream:

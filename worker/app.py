@@ -21,7 +21,7 @@ from db import log as logs
 from db.session import connect, migrate, session_factory
 from db.settings import Settings
 from db.tracing import Tracer, TracingMissing, tracer
-from worker.models import earlier_results, load_model, numerics
+from worker.models import earlier_results, load_model, salt
 from worker.process import Process
 from worker.runner import Runner
 from worker.sweep import Sweeper
@@ -105,7 +105,7 @@ class WorkerApp:
             settings.hang_seconds,
             leave,
             earlier_results(settings),
-            numerics(settings),
+            lambda name: salt(name, settings),
         )
         owner = f"{socket.gethostname()}:{os.getpid()}"
         traces = traced(settings)

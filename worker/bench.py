@@ -26,8 +26,9 @@ from db.settings import Settings
 from db.specs import JobSpec
 from db.tenants import default_folders
 from engine import EngineError, LoadedModel, Request, SamplingParams
+from engine.request import FinishReason
 from engine.tokenizer import Tokenizer
-from worker import frame
+from worker import frame, samples
 from worker.models import load_model
 from worker.plans import plan
 from worker.rows import prompt_tokens
@@ -41,15 +42,24 @@ QUESTION = "Summarize the following text in two sentences.\n\n"
 PERCENTILES = (50, 90, 99)
 
 
+class NoRowFits(EngineError):
+    """There is no rate to tell: the engine, with these settings, answers none of the rows."""
+
+    code = "no_row_fits"
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """`parts`: seconds by part of the work, engine.clock.PARTS and what is around them; together `seconds`.
 
-    `latency`: percentiles of the seconds that a request was in the engine (0: it was refused). `occupancy`: mean number
-    of sequences in a step.
+    Rows, tokens and latencies are those of answers: `refused` rows had a request that the engine would not take, or
+    could not finish, and `refusal` says why the first was. `latency`: percentiles of the seconds that a request was in
+    the engine. `occupancy`: mean number of sequences in a step.
     """
 
     rows: int
+    refused: int
+    refusal: str | None
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -70,6 +80,7 @@ def measure(model: LoadedModel, requests: Iterable[Request]) -> Measured:
     """Run the requests, detokenising what comes out. Making a request is counted as tokenising."""
     engine, spent = model.engine, {"tokenise": 0.0, "detokenise": 0.0}
     latencies: list[float] = []
+    refusals: dict[object, str] = {}  # by row
 
     def made() -> Iterator[Request]:
         source, start = iter(requests), time.perf_counter()
@@ -82,11 +93,15 @@ def measure(model: LoadedModel, requests: Iterable[Request]) -> Measured:
     tokens = [0, 0, 0]
     began = time.perf_counter()
     for output in engine.generate(made()):
+        row = output.id[0] if isinstance(output.id, tuple) else output.id
+        if output.finish_reason is FinishReason.ERROR:
+            refusals.setdefault(row, output.error or "it was refused")
+            continue
         start = time.perf_counter()
         model.tokenizer.decode(output.tokens)
         spent["detokenise"] += time.perf_counter() - start
         latencies.append(sum(output.times or ()))
-        rows.add(output.id[0] if isinstance(output.id, tuple) else output.id)
+        rows.add(row)
         counts = (output.num_prompt_tokens, output.num_cached_tokens, output.num_output_tokens)
         tokens = [a + b for a, b in zip(tokens, counts, strict=True)]
     seconds, now = time.perf_counter() - began, engine.stats()
@@ -94,7 +109,9 @@ def measure(model: LoadedModel, requests: Iterable[Request]) -> Measured:
     parts["other"] = seconds - sum(parts.values())
     steps = now.steps - stats.steps
     return Measured(
-        rows=len(rows),
+        rows=len(rows - refusals.keys()),
+        refused=len(refusals),
+        refusal=next(iter(refusals.values()), None),
         prompt_tokens=tokens[0],
         cached_tokens=tokens[1],
         output_tokens=tokens[2],
@@ -102,7 +119,7 @@ def measure(model: LoadedModel, requests: Iterable[Request]) -> Measured:
         preemptions=now.preemptions - stats.preemptions,
         occupancy=(now.slices - stats.slices) / max(steps, 1),
         seconds=seconds,
-        latency={f"p{share}": float(np.percentile(latencies, share)) for share in PERCENTILES},
+        latency={f"p{share}": float(np.percentile(latencies or [0.0], share)) for share in PERCENTILES},
         parts=parts,
     )
 
@@ -128,7 +145,9 @@ class Reader:
 def rows_of(spec: JobSpec, most: int, model: LoadedModel, settings: Settings) -> list[tuple[Request, ...]]:
     """The first requests of `most` rows of a job, or all, drawn alike from short and long ones; the same every time.
 
-    Raises InvalidDataset, DatasetRefused and InvalidJob; the latter where no row can be asked.
+    What the job would find out before its first row is found out here, and is no part of what is measured.
+
+    Raises InvalidDataset, DatasetRefused and InvalidJob, the latter where no row can be asked, and EngineError.
     """
     folders = default_folders(settings)
     # Whoever runs this may read the file anyway: no service's roots hold here.
@@ -138,7 +157,10 @@ def rows_of(spec: JobSpec, most: int, model: LoadedModel, settings: Settings) ->
         check(dataset)
     num_rows = dataset.num_rows if spec.max_rows is None else min(spec.max_rows, dataset.num_rows)
     reader, draw = Reader(model.tokenizer, model.engine.max_model_len), random.Random(0)  # noqa: S311 - no secret
-    made = plan(spec, reader, settings, dataset.schema, {}, "bench", "bench")
+    # As an owner of its own: what it leaves in the engine's cache is of no use to the rows (see `named`).
+    first = plan(spec, reader, settings, dataset.schema, {}, "bench", "learn")
+    learnt = samples.learn(dataset, num_rows, first, model.engine.generate)
+    made = plan(spec, reader, settings, dataset.schema, learnt, "bench", "bench")
     seen = frame.distinct(frame.look(dataset, num_rows, made, draw, lambda: None).rows, spec.reuse)
     drawn = [row for stratum in frame.strata_of(seen, most, draw) for row in stratum.drawn]
     if not drawn:
@@ -167,7 +189,7 @@ def main() -> None:
 
 
 def run(spec: JobSpec | None, rows: int, max_tokens: int, settings: Settings) -> dict[str, object]:
-    """Load the model, warm it up, and measure."""
+    """Load the model, warm it up, and measure. Raises NoRowFits, and what `load_model` and `rows_of` raise."""
     name, start = settings.model if spec is None else spec.model, time.perf_counter()
     model = load_model(name, settings)
     loaded = time.perf_counter() - start
@@ -179,6 +201,8 @@ def run(spec: JobSpec | None, rows: int, max_tokens: int, settings: Settings) ->
         warm, work = named(own[:WARM_ROWS], "warm"), named(own, "bench")
     measure(model, warm)
     measured = measure(model, work)
+    if not measured.rows:
+        raise NoRowFits(f"no row fits: {measured.refusal}")
     about = {"model": name, "dtype": settings.engine_dtype, "sequences": settings.engine_max_sequences}
     return {**about, "load_seconds": loaded, "host_share": measured.host_share, **asdict(measured)}
 

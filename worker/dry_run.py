@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
@@ -22,6 +22,7 @@ from db.specs import JobSpec
 from db.workers import workers
 from engine.errors import EngineError, ModelError
 from engine.models.load import read_config
+from engine.request import Request
 from engine.simulation import Architecture, FittedCost, SimulatedRequest, Simulator
 from worker import frame, samples, trial
 from worker.attempts import cause, pause
@@ -144,11 +145,12 @@ def _learnt(
         model.check(made.maker.formats.fixed)
     prompts: list[tuple[int, ...]] = []
 
-    def score(texts: Sequence[str]) -> list[tuple[float, ...]]:
-        prompts.extend(made.maker.prompt({}, text).tokens for text in texts)
-        return samples.score(texts, made, model, stop, name)
+    def noted(requests: Iterator[Request]) -> Iterator[Request]:
+        for request in requests:
+            prompts.append(request.prompt)
+            yield request
 
-    learnt = made.recipe.prepare(samples.texts(dataset, run.num_rows, made), score)
+    learnt = samples.learn(dataset, run.num_rows, made, lambda each: model.run(noted(each), stop, name))
     return plan(spec, model, process.settings, dataset.schema, learnt, name, name), prompts
 
 

@@ -10,6 +10,7 @@ from db import model_files
 from db.settings import Settings
 from engine import EngineConfig, LoadedModel, load
 from engine.dtypes import weight_dtype
+from engine.loading import files_of
 from worker.results import Results
 
 
@@ -49,6 +50,18 @@ def numerics(settings: Settings) -> str:
     kinds = (settings.engine_tensor_parallel, weights, settings.engine_kv_dtype)
     how = (settings.engine_attention, settings.engine_deterministic)
     return " ".join(map(str, (version("nightmill"), device, *kinds, *how)))
+
+
+def salt(name: str, settings: Settings) -> str:
+    """What an earlier answer must have in common with a new one beside the model's fingerprint and the request.
+
+    A fingerprint reads samples of a file: what was changed in place between them, size and time of its files tell. They
+    are for the answers kept on this disk alone: a copy elsewhere is the same model, whenever it was made. Ask before
+    the model is loaded, so that no file is taken for newer than what was read of it. Raises ModelMissing.
+    """
+    files = [] if settings.engine_factory else files_of(model_files.find(name, settings))
+    states = [(file.name, (found := file.stat()).st_size, found.st_mtime_ns) for file in files]
+    return f"{numerics(settings)} {states}"
 
 
 def earlier_results(settings: Settings) -> Results:

@@ -40,12 +40,13 @@ class Runner:
         hang_seconds: float = math.inf,
         on_hang: Callable[[], None] = lambda: None,
         results: Results | None = None,
-        salt: str = "",
+        salt: Callable[[str], str] = lambda model: "",
     ) -> None:
         """`load` gives the model of a name; it is called in the engine thread, and what it raises reaches `use`.
 
         A step longer than `hang_seconds` fails the tasks and calls `on_hang`: no thread can be ended from outside, so
-        this Runner is of no use any more. `results` are earlier answers; `salt` is what beside the model decides them.
+        this Runner is of no use any more. `results` are earlier answers; `salt`, asked before a model is loaded, gives
+        what beside its fingerprint decides them.
         """
         self._results = results if results is not None else Results(None)
         self._salt = salt
@@ -195,14 +196,14 @@ class Runner:
                 self._turns.begin(wanted)
                 self._answered.notify_all()
             try:
-                loaded = self._load(wanted)
+                salt, loaded = self._salt(wanted), self._load(wanted)
             except Exception as error:
                 with self._lock:
                     self._turns.refuse(wanted, error)
                     self._answered.notify_all()
                 return
             log.info("model loaded", model=wanted, fingerprint=loaded.fingerprint)
-            self._twins = Twins(self._results, f"{loaded.fingerprint} {self._salt}".encode())
+            self._twins = Twins(self._results, f"{loaded.fingerprint} {salt}".encode())
             self._loaded = (wanted, loaded)
         with self._lock:
             assert self._loaded is not None

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from db import parquet
 from db.datasets import Dataset
 from db.stores import Place
 from engine.errors import EngineError
+from engine.request import Output, Request
 from worker.cells import read_rows
-from worker.open_model import OpenModel
 from worker.plans import Plan
 from worker.recipes import Row, RowRefused
-from worker.sources import Stop
 
+Run: TypeAlias = Callable[[Iterator[Request]], Iterable[Output]]  # by an engine, in any order
 WHOLE_ROWS = 32_768  # inputs up to this size are read through
 RUN_ROWS = 8  # of larger ones, runs of rows: reaching a row costs decoding its row group up to it
 
@@ -68,11 +69,16 @@ def _in_files(dataset: Dataset, start: int, stop: int) -> Iterator[tuple[Place, 
         first += file.num_rows
 
 
-def score(texts: Sequence[str], plan: Plan, model: OpenModel, stop: Stop, job: str) -> list[tuple[float, ...]]:
+def learn(dataset: Dataset, num_rows: int, plan: Plan, run: Run) -> dict[str, object]:
+    """What all rows must know alike (see Recipe.prepare), from the first `num_rows`. Raises ScoreFailed."""
+    return plan.recipe.prepare(texts(dataset, num_rows, plan), lambda chosen: score(chosen, plan, run))
+
+
+def score(texts: Sequence[str], plan: Plan, run: Run) -> list[tuple[float, ...]]:
     """The log-probabilities of the recipe's choices as the answer to each text."""
     requests = (plan.maker.ask(index, plan.maker.prompt({}, text).tokens) for index, text in enumerate(texts))
     answers: dict[object, tuple[float, ...]] = {}
-    for output in model.run(requests, stop, job):
+    for output in run(requests):
         if output.choice_logprobs is None:
             raise ScoreFailed(output.error or f"the request ended as {output.finish_reason}")
         answers[output.id] = output.choice_logprobs

@@ -136,6 +136,5 @@ def prepare(
         formats = made.maker.formats
         if formats is not None and formats.fixed is not None:
             model.check(formats.fixed)
-        sample = samples.texts(dataset, num_rows, made)
-        learnt = made.recipe.prepare(sample, lambda texts: samples.score(texts, made, model, stop, job.id))
+        learnt = samples.learn(dataset, num_rows, made, lambda requests: model.run(requests, stop, job.id))
         return {"model_fingerprint": model.fingerprint, **dataset.partitions.as_json(), **learnt}

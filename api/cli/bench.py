@@ -107,11 +107,14 @@ def tried(point: Point, work: Workload) -> Tried:
 
 def show(found: dict[str, Any], profile: bool) -> None:
     seconds, tokens, latency = found["seconds"], found["prompt_tokens"] + found["output_tokens"], found["latency"]
+    refused = f", {found['refused']:,} rows refused: {found['refusal']}" if found["refused"] else ""
     out.print(
         f"{found['model']} {found['dtype']}, {found['sequences']} sequences: {found['rows'] / seconds:,.2f} rows/s, "
         f"{tokens / seconds:,.0f} tokens/s ({found['output_tokens'] / seconds:,.0f} written/s), "
-        f"a row takes {latency['p50']:.2f} s (p99 {latency['p99']:.2f}), loaded in {found['load_seconds']:.1f} s",
+        f"a row takes {latency['p50']:.2f} s (p99 {latency['p99']:.2f}), loaded in {found['load_seconds']:.1f} s"
+        f"{refused}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
     if profile:
@@ -127,6 +130,7 @@ def show_grid(found: list[Tried], before: Tried) -> None:
 
 def parts_table(found: dict[str, Any]) -> Table:
     table = Table("part", "ms per step", "share of wall time")
+    steps = max(found["steps"], 1)  # answers that their format settles take none
     for name, seconds in sorted(found["parts"].items(), key=lambda item: -item[1]):
-        table.add_row(name, f"{1000 * seconds / found['steps']:.3f}", f"{seconds / found['seconds']:.2%}")
+        table.add_row(name, f"{1000 * seconds / steps:.3f}", f"{seconds / found['seconds']:.2%}")
     return table

@@ -35,6 +35,11 @@ class Tried:
     error: str | None = None
 
     @property
+    def refused(self) -> int:
+        """Rows that the engine would not take."""
+        return 0 if self.found is None else self.found["refused"]
+
+    @property
     def rate(self) -> float:
         """Rows per second; 0: not measured."""
         return 0.0 if self.found is None else self.found["rows"] / self.found["seconds"]
@@ -74,9 +79,13 @@ def environment(point: Point) -> dict[str, str]:
 
 def table(tried: Sequence[Tried]) -> Table:
     """A line for every point; what no other point beats in both rate and latency is bold. p50 and p99: seconds of a
-    row in the engine; batch: mean sequences in a step; cached: share of prompt tokens."""
+    row in the engine; batch: mean sequences in a step; cached: share of prompt tokens; refused, where there are any:
+    rows, which the others do not count."""
     names = list(tried[0].point)
     shown = Table("", *names, "rows/s", "tokens/s", "p50 s", "p99 s", "batch", "cached", box=SIMPLE_HEAD)
+    refused = any(each.refused for each in tried)
+    if refused:
+        shown.add_column("refused")
     best = frontier(tried)
     for place, each in enumerate(tried):
         values = [MARKS[place], *each.point.values()]
@@ -94,6 +103,7 @@ def table(tried: Sequence[Tried]) -> Table:
             f"{latency['p99']:.2f}",
             f"{found['occupancy']:.1f}",
             f"{found['cached_tokens'] / max(found['prompt_tokens'], 1):.0%}",
+            *([f"{each.refused:,}"] if refused else []),
             style="bold" if place in best else None,
         )
     return shown
@@ -143,4 +153,5 @@ def advice(tried: Sequence[Tried], before: Tried) -> str:
         return "none of these settings could be measured"
     variables = " ".join(f"{name}={value}" for name, value in environment(best.point).items())
     gain = f", {best.rate / before.rate:.2f} times the settings as they are" if before.rate else ""
-    return f"most rows: {variables} ({best.rate:,.2f} rows/s{gain})"
+    refused = f", {best.refused:,} rows refused" if best.refused else ""
+    return f"most rows: {variables} ({best.rate:,.2f} rows/s{gain}{refused})"

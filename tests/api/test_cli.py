@@ -170,6 +170,7 @@ def test_the_demos_rouge() -> None:
 
 MEASURED: dict[str, Any] = {
     "model": "m", "dtype": "int8", "sequences": 64, "load_seconds": 1.0, "host_share": 0.031, "rows": 10,
+    "refused": 0, "refusal": None,
     "prompt_tokens": 100, "cached_tokens": 20, "output_tokens": 50, "steps": 5, "seconds": 2.0,
     "parts": {"model": 1.938, "sample": 0.062}, "preemptions": 0, "occupancy": 30.0,
     "latency": {"p50": 0.5, "p90": 0.8, "p99": 1.0},
@@ -188,6 +189,15 @@ def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line.split() for line in text if "sample" in line] == [["│", "sample", "│", "12.400", "│", "3.10%", "│"]]
     assert text[-1] == "host share of wall time: 3.1%"
     assert json.loads(runner.invoke(app, ["bench", "--rows", "7", "--json"]).stdout) == MEASURED
+
+
+def test_bench_of_rows_that_are_refused_or_take_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTMILL_ENGINE_FACTORY", "any:thing")
+    found = MEASURED | {"steps": 0, "refused": 3, "refusal": "prompt [a] is too long"}
+    monkeypatch.setattr("api.cli.bench.COMMAND", (sys.executable, "-c", f"print({json.dumps(found)!r})"))
+    text = runner.invoke(app, ["bench", "--profile"]).stdout.splitlines()
+    assert text[0].endswith("loaded in 1.0 s, 3 rows refused: prompt [a] is too long")
+    assert any("sample" in line for line in text)
 
 
 def test_bench_without_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
-from api.cli.grid import Tried, advice, environment, frontier, plot, points
+from api.cli.grid import Tried, advice, environment, frontier, plot, points, table
 from api.cli.main import app
 from api.cli.options import OptionError
 
@@ -21,7 +23,8 @@ runner = CliRunner()
 
 def measured(rate: float, latency: float) -> dict[str, Any]:
     return {
-        "rows": 100, "seconds": 100 / rate, "prompt_tokens": 1000, "cached_tokens": 500, "output_tokens": 200,
+        "rows": 100, "refused": 0, "seconds": 100 / rate,
+        "prompt_tokens": 1000, "cached_tokens": 500, "output_tokens": 200,
         "occupancy": 3.25, "latency": {"p50": latency, "p90": latency, "p99": 2 * latency},
     }  # fmt: skip
 
@@ -65,6 +68,16 @@ def test_the_best_of_them() -> None:
         "most rows: NIGHTMILL_ENGINE_MAX_SEQUENCES=16 (4.00 rows/s, 2.00 times the settings as they are)"
     )
     assert advice(TRIED[3:], TRIED[3]) == "none of these settings could be measured"
+
+
+def test_refused_rows_are_said() -> None:
+    some = Tried({"max_sequences": "4"}, measured(2.0, 1.0) | {"refused": 12, "refusal": "too long"})
+    shown = Console(file=io.StringIO(), width=120)
+    shown.print(table([some, TRIED[1]]))
+    assert isinstance(shown.file, io.StringIO)
+    lines = [line.split() for line in shown.file.getvalue().splitlines()]
+    assert [line[-1] for line in lines if line[:1] in (["max_sequences"], ["1"], ["2"])] == ["refused", "12", "0"]
+    assert advice([some], some).endswith("(2.00 rows/s, 1.00 times the settings as they are, 12 rows refused)")
 
 
 def test_the_plot_has_each_at_its_place() -> None:

@@ -10,19 +10,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from db import datasets
 from db.errors import InvalidDataset, InvalidJob
 from db.settings import Settings
 from db.specs import JobSpec
-from engine import Engine, EngineConfig
+from engine import Engine, EngineConfig, Request, SamplingParams
 from engine.clock import PARTS
 from tests.engine.fakes import HashModel
 from tests.worker.fakes import FakeTokenizer
-from worker.bench import WORDS_PER_ROW, measure, named, rows_of, sample
+from worker import samples
+from worker.bench import WORDS_PER_ROW, NoRowFits, Reader, measure, named, rows_of, run, sample
+from worker.plans import plan
 
 
 @pytest.fixture
 def model() -> Any:
-    config = EngineConfig(max_sequences=4, num_blocks=2000, token_budget=512, num_threads=1)
+    return model_of(num_blocks=2000)
+
+
+def model_of(num_blocks: int) -> Any:
+    config = EngineConfig(max_sequences=4, num_blocks=num_blocks, token_budget=512, num_threads=1)
     engine = Engine(HashModel(vocab_size=300), config, eos_token_ids=frozenset())
     return SimpleNamespace(engine=engine, tokenizer=FakeTokenizer())
 
@@ -41,6 +48,28 @@ def test_the_parts_add_up(model: Any) -> None:
     assert measured.steps >= 6  # four at a time, three tokens each
     assert 1 <= measured.occupancy <= 4
     assert 0 < measured.latency["p50"] <= measured.latency["p90"] <= measured.latency["p99"] <= measured.seconds
+
+
+def test_rows_that_do_not_fit_are_not_counted() -> None:
+    """Neither they, nor their tokens, nor that they took no time."""
+    sampling, small = SamplingParams(max_tokens=4, ignore_eos=True), model_of(num_blocks=10)
+    short, long = (tuple(range(length)) for length in (20, 2000))
+    requests = [Request((row, 0), long if row % 2 else short, sampling) for row in range(6)]
+    half = Request((6, 0), short, sampling), Request((6, 1), long, sampling)
+    measured = measure(small, [*requests, *half])
+    assert (measured.rows, measured.refused) == (3, 4)
+    assert measured.refusal is not None
+    assert "exceed the whole cache" in measured.refusal
+    assert (measured.prompt_tokens, measured.output_tokens) == (4 * 20, 4 * 4)
+    assert measured.latency["p50"] > 0
+    none = measure(small, sample(small, 3, 4))
+    assert (none.rows, none.refused, none.prompt_tokens, none.steps, none.latency["p99"]) == (0, 3, 0, 0, 0.0)
+
+
+def test_settings_in_which_no_row_fits_have_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.bench.load_model", lambda name, settings: model_of(num_blocks=10))
+    with pytest.raises(NoRowFits, match=r"^no row fits: .* exceed the whole cache"):
+        run(None, 6, 4, Settings())
 
 
 def test_the_sample_is_repeatable(model: Any) -> None:
@@ -79,6 +108,27 @@ def test_rows_are_measured_without_what_warming_up_left_in_the_cache(model: Any,
     both = [measure(model, named(rows, owner)) for owner in ("warm", "bench")]
     assert [each.rows for each in both] == [5, 5]
     assert both[0].cached_tokens == both[1].cached_tokens
+
+
+@pytest.mark.parametrize("calibration", ["batch", "contextual"])
+def test_rows_of_a_job_that_learns_before_its_first_row(model: Any, tmp_path: Path, calibration: str) -> None:
+    """Its choices are pruned as in the job; what that takes is not counted, and makes no row faster."""
+    recipe = {"kind": "label", "labels": ["good", "bad"], "calibration": calibration}
+    texts = [f"text {row} is {'good' if row % 3 else 'bad'}" for row in range(40)]
+    spec, settings = job(tmp_path, texts, recipe=recipe, sampling={}), Settings(home=tmp_path / "home")
+    rows = rows_of(spec, 12, model, settings)
+    steps = model.engine.stats().steps
+    assert steps > 0
+    dataset = datasets.inspect(tmp_path / "in.parquet")
+    opened = Reader(model.tokenizer, model.engine.max_model_len)
+    first = plan(spec, opened, settings, dataset.schema, {}, "j", "other")
+    learnt = samples.learn(dataset, 40, first, model_of(num_blocks=2000).engine.generate)
+    margin = plan(spec, opened, settings, dataset.schema, learnt, "j", "other").recipe.choice_margin
+    assert margin is not None
+    assert {request.choice_margin for (request,) in rows} == {margin}
+    new = measure(model_of(num_blocks=2000), named(rows, "bench"))
+    measured = measure(model, named(rows, "bench"))
+    assert (measured.rows, measured.steps, measured.cached_tokens) == (12, new.steps, new.cached_tokens)
 
 
 def test_a_job_without_a_row_to_ask(model: Any, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -11,12 +12,16 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from db.errors import ModelMissing
 from db.settings import Settings
 from engine.format import Format
+from engine.loading import fingerprint
 from engine.request import FinishReason, Output, Request, SamplingParams, TokenLogprobs
 from tests.worker.factories import Office, spec_of, write_texts
-from worker.models import earlier_results, numerics
+from tests.worker.fakes import FakeModel
+from worker.models import earlier_results, numerics, salt
 from worker.results import FRESH, Results
+from worker.runner import Runner
 from worker.twins import Twins, key_of
 
 SALT = b"model"
@@ -42,6 +47,43 @@ def test_equal_rows_of_a_job_have_equal_answers_in_their_places(
 def test_what_decides_answers_beside_the_request_tells_them_apart(tmp_path: Path) -> None:
     kinds = [{}, {"engine_dtype": "int8"}, {"engine_kv_dtype": "bf16"}, {"engine_device": "cuda:1"}]
     assert len({numerics(Settings(home=tmp_path, **kind)) for kind in kinds}) == len(kinds)  # type: ignore[arg-type]
+
+
+def test_what_an_earlier_model_answered_is_not_a_changed_ones(tmp_path: Path) -> None:
+    """Nor is it where the change lies between the places that the fingerprint reads."""
+    settings = Settings(home=tmp_path)
+    settings.models.mkdir(parents=True)
+    weights = settings.models / "m.gguf"
+    with weights.open("wb") as file:
+        file.truncate(50 << 20)
+    os.utime(weights, (0, 0))  # or the change could come within the clock's tick
+    before = fingerprint(weights)
+
+    def reused() -> list[bool]:
+        runner = Runner(
+            lambda name: FakeModel(fingerprint=fingerprint(weights)),  # type: ignore[arg-type,return-value]
+            results=Results(tmp_path / "results"),
+            salt=lambda name: salt(name, settings),
+        )
+        try:
+            with runner.use(str(weights), lambda: False) as model:
+                requests = iter([Request(0, tuple(b"row"), SamplingParams(temperature=0))])
+                return [each.reused for each in model.run(requests, lambda: False, "job", reuse="t")]
+        finally:
+            runner.close()
+
+    assert [reused(), reused()] == [[False], [True]]
+    with weights.open("r+b") as file:
+        file.seek((20 << 20) + 420_000)
+        file.write(b"\1" * 200_000)
+    assert fingerprint(weights) == before
+    assert [reused(), reused()] == [[False], [True]]
+
+
+def test_models_without_files_have_a_salt_too(tmp_path: Path) -> None:
+    assert salt("fake", Settings(home=tmp_path, engine_factory="other:build"))
+    with pytest.raises(ModelMissing):
+        salt("fake", Settings(home=tmp_path))
 
 
 def test_results_lie_in_the_home_folder_or_nowhere(tmp_path: Path) -> None:
