@@ -18,7 +18,7 @@ from db.plans import plan_shards
 from db.settings import Settings
 from db.shards import Beat
 from db.specs import JobSpec
-from db.workers import workers
+from db.workers import PRESENT_SWEEPS, workers
 from engine.errors import EngineError, ModelError
 from engine.models.load import read_config
 from engine.simulation import Architecture, FittedCost, SimulatedRequest, Simulator
@@ -148,7 +148,7 @@ def _learnt(
 def _seat(process: Process, run: DryRun, spec: JobSpec, dataset: Dataset, model: OpenModel) -> Seat:
     settings, stats = process.settings, process.runner.stats
     with process.sessions.begin() as session:
-        present = max(len(workers(session)), 1)
+        present = max(len(workers(session, seconds=PRESENT_SWEEPS * settings.sweep_seconds)), 1)
     shard_rows = spec.shard_rows or settings.shard_rows
     num_shards = sum(1 for _ in plan_shards(dataset, shard_rows, spec.max_rows))
     at_work = min(present, num_shards)
