@@ -99,7 +99,9 @@ def due(session: Session, stale: ColumnElement[float], limit: int) -> list[str]:
     """Ids to send once this transaction is committed, the oldest first, marked as sent. What was sent before `stale` is
     sent again."""
     open_ = DryRun.status.not_in(ENDED)
-    sent = select(func.count()).select_from(DryRun).where(open_, DryRun.dispatched_at >= stale)
+    # One that a worker is at needs no message, and takes a thread for as long as it lasts.
+    at_work = and_(DryRun.status == DryRunStatus.RUNNING, DryRun.lease_until >= db_now())
+    sent = select(func.count()).select_from(DryRun).where(open_, or_(DryRun.dispatched_at >= stale, at_work))
     room = min(MOST_SENT - (session.scalar(sent) or 0), limit)
     if room <= 0:
         return []

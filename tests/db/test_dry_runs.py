@@ -60,6 +60,19 @@ def test_two_are_sent_at_a_time_once_and_again_when_lost(sessions: Sessions) -> 
     assert due(sessions) == [Wakeup("plan", third)]
 
 
+def test_those_at_work_count_however_long_they_take(sessions: Sessions) -> None:
+    first, second, third = (add(sessions).id for _ in range(3))
+    due(sessions)
+    for plan_id in (first, second):
+        taken(sessions, plan_id)
+        change(sessions, plan_id, dispatched_at=db_now() - 61, lease_until=db_now() + 3600)
+    assert due(sessions) == []
+    change(sessions, second, lease_until=db_now() - 1)  # its worker is gone
+    assert due(sessions) == [Wakeup("plan", second)]
+    change(sessions, second, dispatched_at=0.0, status=DryRunStatus.WAITING, lease_until=db_now() + 3600)
+    assert due(sessions) == [Wakeup("plan", third)]  # one that pauses after a broken attempt keeps no thread
+
+
 def test_one_worker_takes_it_up_and_what_it_found_stays(sessions: Sessions) -> None:
     plan_id = add(sessions).id
     run = taken(sessions, plan_id)
