@@ -145,12 +145,13 @@ def beat(session: Session, run: DryRun, *, lease_seconds: float, rows_done: int)
     return session.execute(beaten, execution_options=UNSYNCED).first() is not None
 
 
-def finish(session: Session, run: DryRun, result: dict[str, Any]) -> bool:
-    """False when it is another's by now."""
+def finish(session: Session, run: DryRun, result: dict[str, Any], *, rows_done: int) -> bool:
+    """`rows_done` of the sample were computed: fewer than asked for where the input has no more. False when it is
+    another's by now."""
     held = _held(session, run)
     if held is None:
         return False
-    held.status, held.result, held.rows_done = DryRunStatus.DONE, result, held.sample_rows
+    held.status, held.result, held.rows_done = DryRunStatus.DONE, result, rows_done
     held.lease_until, held.finished_at, held.error_code, held.error_message = None, db_now(), None, None
     session.flush()
     return True

@@ -55,7 +55,7 @@ def dry_run(process: Process, plan_id: str) -> None:
 
             result = _made(process, run, stop, lambda count: done.__setitem__(0, count))
         with process.sessions.begin() as session:
-            dry_runs.finish(session, run, result.model_dump(mode="json"))
+            dry_runs.finish(session, run, result.model_dump(mode="json"), rows_done=result.rows.sampled)
         log.info("plan made", rows=run.num_rows, seconds=round(result.seconds.value, 1))
     except Stopped:
         with process.sessions.begin() as session:

@@ -50,7 +50,7 @@ def test_two_are_sent_at_a_time_once_and_again_when_lost(sessions: Sessions) -> 
     assert due(sessions) == []
     run = taken(sessions, first)
     with sessions.begin() as session:
-        assert dry_runs.finish(session, run, {"x": 1})
+        assert dry_runs.finish(session, run, {"x": 1}, rows_done=5)
     assert due(sessions) == [Wakeup("plan", third)]
     for plan_id in (second, third):
         change(sessions, plan_id, dispatched_at=db_now() - 61)
@@ -82,11 +82,11 @@ def test_one_worker_takes_it_up_and_what_it_found_stays(sessions: Sessions) -> N
         assert dry_runs.beat(session, run, lease_seconds=60, rows_done=3)
     assert read(sessions, plan_id).rows_done == 3
     with sessions.begin() as session:
-        assert dry_runs.finish(session, run, {"x": 1})
-        assert not dry_runs.finish(session, run, {"x": 2})
+        assert dry_runs.finish(session, run, {"x": 1}, rows_done=5)
+        assert not dry_runs.finish(session, run, {"x": 2}, rows_done=6)
         assert not dry_runs.beat(session, run, lease_seconds=60, rows_done=4)
     done = read(sessions, plan_id)
-    assert (done.status, done.result, done.rows_done, done.error_code) == (DryRunStatus.DONE, {"x": 1}, 8, None)
+    assert (done.status, done.result, done.rows_done, done.error_code) == (DryRunStatus.DONE, {"x": 1}, 5, None)
     assert begin(sessions, plan_id) is None
 
 
@@ -97,11 +97,11 @@ def test_a_worker_whose_lease_is_dead_changes_nothing(sessions: Sessions) -> Non
     mine = taken(sessions, plan_id)
     with sessions.begin() as session:
         assert not dry_runs.beat(session, late, lease_seconds=60, rows_done=1)
-        assert not dry_runs.finish(session, late, {"late": True})
+        assert not dry_runs.finish(session, late, {"late": True}, rows_done=8)
         assert not dry_runs.fail(session, late, code="c", message="m")
         assert not dry_runs.retry(session, late, code="c", message="m", max_attempts=2, pause=0)
         assert not dry_runs.give_back(session, late)
-        assert dry_runs.finish(session, mine, {})
+        assert dry_runs.finish(session, mine, {}, rows_done=8)
     assert read(sessions, plan_id).result == {}
 
 

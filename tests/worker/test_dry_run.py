@@ -124,6 +124,14 @@ def test_labels_are_planned_with_their_prior(office: Office, tmp_path: Path) -> 
     assert 3 * 60 <= plan.output_tokens.value <= 4 * 60
 
 
+@pytest.mark.parametrize(("num_rows", "computed"), [(3, 3), (40, 16)])
+def test_it_tells_how_many_rows_it_computed(office: Office, tmp_path: Path, num_rows: int, computed: int) -> None:
+    texts = [f"row {i}" for i in range(num_rows)]
+    plan_id = ask(office, spec_of(write_texts(tmp_path / "in.parquet", texts)))
+    office.work()
+    assert (read(office, plan_id).status, read(office, plan_id).rows_done) == (DryRunStatus.DONE, computed)
+
+
 def test_nothing_to_compute(office: Office, tmp_path: Path) -> None:
     plan = made(office, spec_of(write_texts(tmp_path / "in.parquet", [])))
     assert (plan.rows.total, plan.total_tokens.value, plan.examples) == (0, 0, [])
