@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from db.ends import at_work
@@ -38,11 +39,17 @@ def record(session: Session, lease_seconds: float) -> None:
     if not last:  # as in most sweeps
         return
     known = at_work(session, last, lease_seconds)
+    made = []
     for job_id, done in progress(session, last).items():
         tokens, work = done.prompt_tokens + done.output_tokens, known[job_id]
         at = min(work.reported_at or now, now)
         if at > last[job_id]:
-            session.add(JobSample(job_id=job_id, at=at, rows=done.rows, tokens=tokens, bytes=work.bytes_done))
+            made.append({"job_id": job_id, "at": at, "rows": done.rows, "tokens": tokens, "bytes": work.bytes_done})
+    if made:
+        # Another process may sweep at this moment and know the same. In one order: no deadlock.
+        insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+        rows = sorted(made, key=lambda row: str(row["job_id"]))
+        session.execute(insert(JobSample).values(rows).on_conflict_do_nothing())
 
 
 def _due(session: Session, now: float, lease_seconds: float) -> dict[str, float]:

@@ -54,6 +54,19 @@ def test_a_long_job_has_few_points(sessions: Sessions) -> None:
     assert record(sessions) == counts[-1]
 
 
+def test_two_that_look_at_once_add_one_point(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have seen the same before either wrote."""
+    claim = take(sessions, add_job(sessions, shard_rows=100)[0])
+    with sessions.begin() as session:
+        session.execute(update(Job).values(running_at=db_now() - 10))
+        beat(session, claim, lease_seconds=60, progress=Progress(rows_succeeded=5))
+    with sessions.begin() as session:
+        seen = samples._due(session, float(session.scalar(select(db_now())) or 0.0), 60.0)
+    assert list(seen) == ["j"]
+    monkeypatch.setattr(samples, "_due", lambda *_: seen)
+    assert (record(sessions), record(sessions)) == (1, 1)
+
+
 def pointed(sessions: Sessions) -> dict[str, int]:
     """How many points each job has that has any."""
     with sessions.begin() as session:
