@@ -99,7 +99,9 @@ def due(session: Session, stale: ColumnElement[float], limit: int) -> list[str]:
     """Ids to send once this transaction is committed, the oldest first, marked as sent. What was sent before `stale` is
     sent again."""
     open_ = DryRun.status.not_in(ENDED)
-    sent = select(func.count()).select_from(DryRun).where(open_, DryRun.dispatched_at >= stale)
+    # One that a worker is at needs no message, and takes a thread for as long as it lasts.
+    at_work = and_(DryRun.status == DryRunStatus.RUNNING, DryRun.lease_until >= db_now())
+    sent = select(func.count()).select_from(DryRun).where(open_, or_(DryRun.dispatched_at >= stale, at_work))
     room = min(MOST_SENT - (session.scalar(sent) or 0), limit)
     if room <= 0:
         return []
@@ -143,12 +145,13 @@ def beat(session: Session, run: DryRun, *, lease_seconds: float, rows_done: int)
     return session.execute(beaten, execution_options=UNSYNCED).first() is not None
 
 
-def finish(session: Session, run: DryRun, result: dict[str, Any]) -> bool:
-    """False when it is another's by now."""
+def finish(session: Session, run: DryRun, result: dict[str, Any], *, rows_done: int) -> bool:
+    """`rows_done` of the sample were computed: fewer than asked for where the input has no more. False when it is
+    another's by now."""
     held = _held(session, run)
     if held is None:
         return False
-    held.status, held.result, held.rows_done = DryRunStatus.DONE, result, held.sample_rows
+    held.status, held.result, held.rows_done = DryRunStatus.DONE, result, rows_done
     held.lease_until, held.finished_at, held.error_code, held.error_message = None, db_now(), None, None
     session.flush()
     return True

@@ -41,7 +41,7 @@ def ends(
     for job_id, at, rows, num_bytes in session.execute(query.order_by(JobSample.at)):
         if at >= (moving[job_id].resumed_at or 0.0):
             courses[job_id].append(Milestone(at, rows, num_bytes))
-    known, running = at_work(session, moving, lease_seconds), _running(session)
+    known, running = at_work(session, moving, lease_seconds), _running(session, lease_seconds)
     made = {}
     for job_id, job in moving.items():
         work = known[job_id]
@@ -73,9 +73,10 @@ def at_work(session: Session, job_ids: Iterable[str], lease_seconds: float) -> d
     return {job_id: AtWork(int(num_bytes), int(open_rows), at) for job_id, num_bytes, open_rows, at in found}
 
 
-def _running(session: Session) -> dict[str, int]:
-    """By model: requests that run in the engines of the workers."""
+def _running(session: Session, lease_seconds: float) -> dict[str, int]:
+    """By model: requests that run in the engines of the workers. One that is silent for longer than a lease has none:
+    neither do its shards run any more."""
     total: dict[str, int] = {}
-    for worker in workers(session):
+    for worker in workers(session, seconds=lease_seconds):
         total[worker.model or ""] = total.get(worker.model or "", 0) + int(worker.stats.get("running", 0))
     return total

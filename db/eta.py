@@ -35,6 +35,7 @@ BEGUN, BEGUN_SPREAD = 0.5, 0.2
 START_SECONDS, START_SPREAD = 1.0, 0.7
 # From the last row to the job's end, in seconds: the part, a message, the manifest.
 END_SECONDS, END_SPREAD = 0.5, 0.5
+HORIZON_SECONDS = 100 * 365.25 * 86_400  # an end that may be later is not known, nor does every date exist
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ class End:
 
 
 def end_of(course: Sequence[Milestone], num_rows: int, num_bytes: int, now: float, in_flight: float) -> End | None:
-    """When a job of so many rows and bytes of input ends. None: it has not got on yet.
+    """When a job of so many rows and bytes of input ends. None: it has not got on yet, or so little that a
+    century may not be enough.
 
     `course` is in the order of time and begins when its first shard was begun, or when it was resumed; `in_flight` of
     its rows are in engines now.
@@ -76,7 +78,8 @@ def end_of(course: Sequence[Milestone], num_rows: int, num_bytes: int, now: floa
     # A time is positive, and twice as long as likely as half as long: its logarithm is what is spread evenly.
     half = quantile(found[0].freedom) * math.sqrt(math.log1p(variance / seconds**2))
     times = (seconds, seconds * math.exp(-half), seconds * math.exp(half))
-    return End(*(max(course[-1].at + time, now) for time in times))
+    end = End(*(max(course[-1].at + time, now) for time in times))
+    return end if end.latest <= now + HORIZON_SECONDS else None
 
 
 def _moving(course: Sequence[Milestone]) -> list[Milestone]:

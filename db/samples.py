@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from db.ends import at_work
-from db.models import Job, JobStatus
+from db.models import Job, JobStatus, Shard, ShardStatus
 from db.progress import progress
 from db.sample_models import JobSample
 from db.session import db_now
@@ -33,22 +34,46 @@ class Point:
 def record(session: Session, lease_seconds: float) -> None:
     """Add a point to the running jobs whose last one is old enough. Workers renew their leases by so much with every
     report, which is how old a point is known."""
-    now = session.scalar(select(db_now())) or 0.0
-    running = select(Job.id, Job.running_at).where(Job.status == JobStatus.RUNNING, Job.running_at.is_not(None))
-    begun = {job_id: float(at or now) for job_id, at in session.execute(running.limit(AT_ONCE))}
-    newest = select(JobSample.job_id, func.max(JobSample.at)).where(JobSample.job_id.in_(begun))
-    last = {row[0]: row[1] for row in session.execute(newest.group_by(JobSample.job_id))}
-    due = [
-        job_id for job_id, at in begun.items() if now - last.get(job_id, at) >= max(LEAST_SECONDS, (now - at) * SHARE)
-    ]
-    if not due:  # as in most sweeps
+    now = float(session.scalar(select(db_now())) or 0.0)
+    last = _due(session, now, lease_seconds)
+    if not last:  # as in most sweeps
         return
-    known = at_work(session, due, lease_seconds)
-    for job_id, done in progress(session, due).items():
+    known = at_work(session, last, lease_seconds)
+    made = []
+    for job_id, done in progress(session, last).items():
         tokens, work = done.prompt_tokens + done.output_tokens, known[job_id]
         at = min(work.reported_at or now, now)
-        if at > last.get(job_id, begun[job_id]):
-            session.add(JobSample(job_id=job_id, at=at, rows=done.rows, tokens=tokens, bytes=work.bytes_done))
+        if at > last[job_id]:
+            made.append({"job_id": job_id, "at": at, "rows": done.rows, "tokens": tokens, "bytes": work.bytes_done})
+    if made:
+        # Another process may sweep at this moment and know the same. In one order: no deadlock.
+        insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+        rows = sorted(made, key=lambda row: str(row["job_id"]))
+        session.execute(insert(JobSample).values(rows).on_conflict_do_nothing())
+
+
+def _due(session: Session, now: float, lease_seconds: float) -> dict[str, float]:
+    """Jobs that are due a point, and when they had their last one, or began. Those without any come first, then those
+    that have waited longest. One whose shards have told nothing since keeps no other from its turn."""
+    newest = select(func.max(JobSample.at)).where(JobSample.job_id == Job.id).scalar_subquery()
+    told = (
+        select(func.avg(Shard.lease_until) - lease_seconds)
+        .where(Shard.job_id == Job.id, Shard.status == ShardStatus.RUNNING)
+        .scalar_subquery()
+    )
+    last = func.coalesce(newest, Job.running_at)
+    query = (
+        select(Job.id, last)
+        .where(
+            Job.status == JobStatus.RUNNING,
+            last <= now - LEAST_SECONDS,
+            last <= now - (now - Job.running_at) * SHARE,
+            func.coalesce(told, now) > last,
+        )
+        .order_by(newest.is_not(None), last)
+        .limit(AT_ONCE)
+    )
+    return {job_id: float(at) for job_id, at in session.execute(query)}
 
 
 def points(session: Session, job: Job) -> list[Point]:

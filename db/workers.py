@@ -11,6 +11,7 @@ from db.models import Worker
 from db.session import db_now
 
 FORGET_SECONDS = 86_400.0
+PRESENT_SWEEPS = 5  # a worker reports itself with every sweep; one that was silent for so many is not there any more
 
 
 def worker_seen(session: Session, name: str, model: str | None, stats: dict[str, Any]) -> None:
@@ -21,6 +22,11 @@ def worker_seen(session: Session, name: str, model: str | None, stats: dict[str,
     if known.first() is None:
         session.add(Worker(name=name, started_at=db_now(), **values))
         session.flush()
+
+
+def worker_gone(session: Session, name: str) -> None:
+    """A worker that ends takes its record along."""
+    session.execute(delete(Worker).where(Worker.name == name))
 
 
 def workers(session: Session, *, seconds: float = 60.0) -> list[Worker]:

@@ -19,7 +19,7 @@ from db.plans import plan_shards
 from db.settings import Settings
 from db.shards import Beat
 from db.specs import JobSpec
-from db.workers import workers
+from db.workers import PRESENT_SWEEPS, workers
 from engine.errors import EngineError, ModelError
 from engine.models.load import read_config
 from engine.request import Request
@@ -57,7 +57,7 @@ def dry_run(process: Process, plan_id: str) -> None:
 
             result = _made(process, run, stop, lambda count: done.__setitem__(0, count))
         with process.sessions.begin() as session:
-            dry_runs.finish(session, run, result.model_dump(mode="json"))
+            dry_runs.finish(session, run, result.model_dump(mode="json"), rows_done=result.rows.sampled)
         log.info("plan made", rows=run.num_rows, seconds=round(result.seconds.value, 1))
     except Stopped:
         with process.sessions.begin() as session:
@@ -157,7 +157,7 @@ def _learnt(
 def _seat(process: Process, run: DryRun, spec: JobSpec, dataset: Dataset, model: OpenModel) -> Seat:
     settings, stats = process.settings, process.runner.stats
     with process.sessions.begin() as session:
-        present = max(len(workers(session)), 1)
+        present = max(len(workers(session, seconds=PRESENT_SWEEPS * settings.sweep_seconds)), 1)
     shards = [each.num_rows for each in plan_shards(dataset, spec.shard_rows or settings.shard_rows, spec.max_rows)]
     at_work = min(present, len(shards))
     cache_bytes, cache_tokens = model.cache

@@ -8,10 +8,11 @@ import threading
 from dataclasses import asdict
 
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
 from db import firing
 from db.redaction import shown
-from db.workers import worker_seen
+from db.workers import worker_gone, worker_seen
 from worker.process import Process
 
 log = structlog.get_logger()
@@ -29,8 +30,14 @@ class Sweeper:
         self._thread.start()
 
     def stop(self) -> None:
+        """The worker ends: nobody is to count on it any more."""
         self._left.set()
         self._thread.join()
+        try:
+            with self._process.sessions.begin() as session:
+                worker_gone(session, self._process.owner)
+        except SQLAlchemyError as error:
+            log.warning("the worker's record stays for a while", error=str(error))
 
     def _loop(self) -> None:
         while not self._left.wait(self._process.settings.sweep_seconds):

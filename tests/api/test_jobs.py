@@ -11,13 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 
 from api.deps import Services
 from db import jobs, shards
 from db.columns import ERROR
 from db.dispatch import Wakeup
-from db.models import JobStatus
+from db.models import Job, JobStatus, Shard
+from db.progress import Progress
+from db.session import db_now
 from db.settings import Settings
+from db.shards import Beat
 from tests.api.conftest import MemoryQueue
 from tests.api.ledger import eventually, finish, merge, split, summarize, write
 
@@ -230,6 +234,20 @@ def test_live_counts(http: TestClient, tweets: Path, services: Services) -> None
     job = http.get(f"/v1/jobs/{job_id}").json()
     assert (job["status"], job["counts"]["done"]) == ("completed_with_errors", 3)
     assert (job["eta_seconds"], job["ends"]) == (None, None)
+
+
+def test_an_end_beyond_all_dates_is_none(http: TestClient, tweets: Path, services: Services) -> None:
+    """Three rows in a week, and ten million to come."""
+    job_id = submit(http, summarize(tweets))["id"]
+    claim = split(services, job_id, (3,))[0]
+    with services.sessions.begin() as session:
+        session.execute(update(Job).values(num_rows=10**7, running_at=db_now() - 7 * 86_400))
+        session.execute(update(Shard).values(stop_row=10**7))
+        assert shards.beat(session, claim, lease_seconds=60, progress=Progress(rows_succeeded=3)) is Beat.OK
+    for path in (f"/v1/jobs/{job_id}", "/v1/jobs", f"/jobs/{job_id}", "/"):
+        assert http.get(path).status_code == 200, path
+    job = http.get(f"/v1/jobs/{job_id}").json()
+    assert (job["counts"]["done"], job["eta_seconds"], job["ends"]) == (3, None, None)
 
 
 def test_percentiles(http: TestClient, tweets: Path, services: Services) -> None:

@@ -48,7 +48,7 @@ def end(services: Services, plan_id: str, result: PlanResult | None) -> None:
         if result is None:
             assert dry_runs.fail(session, run, code="model_missing", message="no such model")
         else:
-            assert dry_runs.finish(session, run, result.model_dump(mode="json"))
+            assert dry_runs.finish(session, run, result.model_dump(mode="json"), rows_done=8)
 
 
 def test_a_dry_run_makes_no_job(http: TestClient, tweets: Path, queue: MemoryQueue, services: Services) -> None:

@@ -50,7 +50,7 @@ def test_two_are_sent_at_a_time_once_and_again_when_lost(sessions: Sessions) -> 
     assert due(sessions) == []
     run = taken(sessions, first)
     with sessions.begin() as session:
-        assert dry_runs.finish(session, run, {"x": 1})
+        assert dry_runs.finish(session, run, {"x": 1}, rows_done=5)
     assert due(sessions) == [Wakeup("plan", third)]
     for plan_id in (second, third):
         change(sessions, plan_id, dispatched_at=db_now() - 61)
@@ -58,6 +58,19 @@ def test_two_are_sent_at_a_time_once_and_again_when_lost(sessions: Sessions) -> 
     with sessions.begin() as session:
         dispatch.unsent(session, [Wakeup("plan", third)])
     assert due(sessions) == [Wakeup("plan", third)]
+
+
+def test_those_at_work_count_however_long_they_take(sessions: Sessions) -> None:
+    first, second, third = (add(sessions).id for _ in range(3))
+    due(sessions)
+    for plan_id in (first, second):
+        taken(sessions, plan_id)
+        change(sessions, plan_id, dispatched_at=db_now() - 61, lease_until=db_now() + 3600)
+    assert due(sessions) == []
+    change(sessions, second, lease_until=db_now() - 1)  # its worker is gone
+    assert due(sessions) == [Wakeup("plan", second)]
+    change(sessions, second, dispatched_at=0.0, status=DryRunStatus.WAITING, lease_until=db_now() + 3600)
+    assert due(sessions) == [Wakeup("plan", third)]  # one that pauses after a broken attempt keeps no thread
 
 
 def test_one_worker_takes_it_up_and_what_it_found_stays(sessions: Sessions) -> None:
@@ -69,11 +82,11 @@ def test_one_worker_takes_it_up_and_what_it_found_stays(sessions: Sessions) -> N
         assert dry_runs.beat(session, run, lease_seconds=60, rows_done=3)
     assert read(sessions, plan_id).rows_done == 3
     with sessions.begin() as session:
-        assert dry_runs.finish(session, run, {"x": 1})
-        assert not dry_runs.finish(session, run, {"x": 2})
+        assert dry_runs.finish(session, run, {"x": 1}, rows_done=5)
+        assert not dry_runs.finish(session, run, {"x": 2}, rows_done=6)
         assert not dry_runs.beat(session, run, lease_seconds=60, rows_done=4)
     done = read(sessions, plan_id)
-    assert (done.status, done.result, done.rows_done, done.error_code) == (DryRunStatus.DONE, {"x": 1}, 8, None)
+    assert (done.status, done.result, done.rows_done, done.error_code) == (DryRunStatus.DONE, {"x": 1}, 5, None)
     assert begin(sessions, plan_id) is None
 
 
@@ -84,11 +97,11 @@ def test_a_worker_whose_lease_is_dead_changes_nothing(sessions: Sessions) -> Non
     mine = taken(sessions, plan_id)
     with sessions.begin() as session:
         assert not dry_runs.beat(session, late, lease_seconds=60, rows_done=1)
-        assert not dry_runs.finish(session, late, {"late": True})
+        assert not dry_runs.finish(session, late, {"late": True}, rows_done=8)
         assert not dry_runs.fail(session, late, code="c", message="m")
         assert not dry_runs.retry(session, late, code="c", message="m", max_attempts=2, pause=0)
         assert not dry_runs.give_back(session, late)
-        assert dry_runs.finish(session, mine, {})
+        assert dry_runs.finish(session, mine, {}, rows_done=8)
     assert read(sessions, plan_id).result == {}
 
 

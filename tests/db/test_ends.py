@@ -7,7 +7,7 @@ from sqlalchemy import select, update
 
 from db import control, ends, jobs, samples
 from db.eta import End
-from db.models import Job, JobStatus, Shard
+from db.models import Job, JobStatus, Shard, Worker
 from db.progress import Progress, progress
 from db.sample_models import JobSample
 from db.session import db_now
@@ -18,11 +18,11 @@ from tests.db.ledger import SPEC, Sessions, add_job, finish, take
 LEASE = 60.0
 
 
-def reckon(sessions: Sessions) -> End | None:
+def reckon(sessions: Sessions, lease: float = LEASE) -> End | None:
     with sessions.begin() as session:
         job = jobs.get(session, "j", "default")
         now = float(session.scalar(select(db_now())) or 0.0)
-        return ends.ends(session, [job], progress(session, ["j"]), now, LEASE).get("j")
+        return ends.ends(session, [job], progress(session, ["j"]), now, lease).get("j")
 
 
 def age(sessions: Sessions, seconds: float) -> None:
@@ -118,13 +118,15 @@ def test_rows_in_the_engines_of_its_model(sessions: Sessions) -> None:
     claim = take(sessions, ids[0])
     age(sessions, 41.0)
     with sessions.begin() as session:
-        beat(session, claim, lease_seconds=60, progress=Progress(rows_succeeded=40))
-    before = reckon(sessions)
+        beat(session, claim, lease_seconds=30, progress=Progress(rows_succeeded=40))
+    before = reckon(sessions, 30.0)
     with sessions.begin() as session:
         worker_seen(session, "w1", SPEC.model, {"running": 40})
         worker_seen(session, "w2", "another", {"running": 1000})
         worker_seen(session, "w3", SPEC.model, {})
-    after = reckon(sessions)
+        worker_seen(session, "w4", SPEC.model, {"running": 1000})  # it was killed, and its lease is dead
+        session.execute(update(Worker).where(Worker.name == "w4").values(seen_at=db_now() - 31))
+    after = reckon(sessions, 30.0)
     assert before is not None
     assert after is not None
     # 160 seconds' work is left; with 20 rows' work in the engine beyond what is done, 140 rows at 40 s for 60.

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import pytest
 
-from db.eta import END_SECONDS, START_SECONDS, End, Milestone, end_of
+from db.eta import END_SECONDS, HORIZON_SECONDS, START_SECONDS, End, Milestone, end_of
 
 
 def even(rows: int, seconds: float, steps: int) -> list[Milestone]:
@@ -94,6 +94,22 @@ def test_an_end_does_not_lie_in_the_past() -> None:
     assert (end.earliest, end.at) == (710.0, 710.0)
     stalled = end_of(even(500, 300, 10), 1000, 0, 5000.0, 0)
     assert stalled == End(5000.0, 5000.0, 5000.0)
+
+
+def test_an_end_that_may_be_a_century_away_is_not_told() -> None:
+    """Three rows in a week."""
+    course, now = [Milestone(0, 0), Milestone(7 * 86_400, 3)], 7 * 86_400.0
+    near = end_of(course, 10**3, 0, now, 0)
+    assert near is not None
+    assert now < near.at < near.latest < now + HORIZON_SECONDS
+    for rows in (2 * 10**4, 10**7, 10**12):
+        assert end_of(course, rows, 0, now, 0) is None
+
+
+def test_a_course_of_one_great_leap_is_no_error() -> None:
+    """Nearly all rows in a moment, and the last ones took ages: no variance is too much."""
+    course = [Milestone(0, 0), Milestone(1e-6, 10**12), Milestone(1e9, 10**12 + 1)]
+    assert end_of(course, 10**13, 10**15, 1e9, 10**6) is None
 
 
 def test_bytes_that_do_not_grow() -> None:

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from db import samples
-from db.models import Job, JobStatus
+from db.models import Job, JobStatus, Shard
 from db.progress import Progress
 from db.sample_models import JobSample
 from db.session import db_now
@@ -52,3 +52,52 @@ def test_a_long_job_has_few_points(sessions: Sessions) -> None:
     with sessions.begin() as session:
         session.execute(update(Job).values(status=JobStatus.COMPLETED))
     assert record(sessions) == counts[-1]
+
+
+def test_two_that_look_at_once_add_one_point(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have seen the same before either wrote."""
+    claim = take(sessions, add_job(sessions, shard_rows=100)[0])
+    with sessions.begin() as session:
+        session.execute(update(Job).values(running_at=db_now() - 10))
+        beat(session, claim, lease_seconds=60, progress=Progress(rows_succeeded=5))
+    with sessions.begin() as session:
+        seen = samples._due(session, float(session.scalar(select(db_now())) or 0.0), 60.0)
+    assert list(seen) == ["j"]
+    monkeypatch.setattr(samples, "_due", lambda *_: seen)
+    assert (record(sessions), record(sessions)) == (1, 1)
+
+
+def pointed(sessions: Sessions) -> dict[str, int]:
+    """How many points each job has that has any."""
+    with sessions.begin() as session:
+        query = select(JobSample.job_id, func.count()).group_by(JobSample.job_id)
+        return {job_id: count for job_id, count in session.execute(query)}  # noqa: C416 - rows are typed only unpacked
+
+
+def test_of_many_jobs_each_has_its_turn(sessions: Sessions) -> None:
+    names = [f"j{place}" for place in range(samples.AT_ONCE + 5)]
+    for name in names:
+        add_job(sessions, name)
+    with sessions.begin() as session:
+        session.execute(update(Job).values(running_at=db_now() - 3600))
+    for count in (1, 2):
+        assert record(sessions) == (count - 1) * len(names) + samples.AT_ONCE
+        record(sessions, 120.0)
+        assert pointed(sessions) == dict.fromkeys(names, count)
+
+
+def test_jobs_of_which_nothing_is_told_keep_no_other_from_its_turn(sessions: Sessions) -> None:
+    for place in range(samples.AT_ONCE):
+        take(sessions, add_job(sessions, f"silent{place}")[0])
+    with sessions.begin() as session:
+        session.execute(update(Job).values(running_at=db_now() - 3600))
+    record(sessions, 120.0)
+    with sessions.begin() as session:
+        session.execute(update(Shard).values(lease_until=Shard.lease_until - 120))
+    loud = take(sessions, add_job(sessions, "loud")[0])
+    with sessions.begin() as session:
+        session.execute(update(Job).where(Job.id == "loud").values(running_at=db_now() - 60))
+        session.add(JobSample(job_id="loud", at=db_now() - 30, rows=1, tokens=1))
+        beat(session, loud, lease_seconds=60, progress=Progress(rows_succeeded=5))
+    record(sessions)
+    assert pointed(sessions) == {**{f"silent{place}": 1 for place in range(samples.AT_ONCE)}, "loud": 2}

@@ -6,7 +6,7 @@ from sqlalchemy import update
 
 from db.models import Worker
 from db.session import db_now
-from db.workers import worker_seen, workers
+from db.workers import worker_gone, worker_seen, workers
 from tests.db.ledger import Sessions
 
 
@@ -33,3 +33,12 @@ def test_workers_are_listed_while_they_report_and_forgotten_after_a_day(sessions
     with sessions.begin() as session:
         worker_seen(session, "a@host", "m", {})
         assert [w.name for w in workers(session, seconds=1e9)] == ["a@host"]
+
+
+def test_one_that_ends_is_gone_at_once(sessions: Sessions) -> None:
+    with sessions.begin() as session:
+        worker_seen(session, "a@host", "m", {})
+        worker_seen(session, "b@host", "m", {})
+        worker_gone(session, "b@host")
+        worker_gone(session, "b@host")
+        assert [w.name for w in workers(session)] == ["a@host"]

@@ -14,6 +14,7 @@ import pytest
 from db.models import JobStatus, Shard, ShardStatus
 from db.progress import progress
 from db.settings import Settings
+from db.workers import workers
 from tests.worker.crew import Crew
 from tests.worker.factories import Office, spec_of, write_texts
 
@@ -54,8 +55,12 @@ def test_a_job_end_to_end(office: Office, crew: Crew, tmp_path: Path) -> None:
     crew.wait_until(lambda: office.job().status.terminal)
     assert office.job().status is JobStatus.COMPLETED
     check_output(tmp_path / "out")
+    with office.sessions.begin() as session:
+        assert len(workers(session)) == 1
     worker.terminate()
     assert worker.wait(30) == 0
+    with office.sessions.begin() as session:
+        assert workers(session) == []  # a plan would count on it
 
 
 def test_kill_9_in_the_middle_of_a_shard(office: Office, crew: Crew, tmp_path: Path) -> None:

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy import update
 
 from db import datasets, dry_runs
 from db.dry_runs import DryRun, DryRunStatus
+from db.models import Worker
 from db.plan_results import PlanResult
+from db.session import db_now
 from db.specs import JobSpec
+from db.workers import worker_gone, worker_seen
 from tests.worker.factories import Office, spec_of, write_texts
 from worker.dry_run import dry_run
 from worker.rows import RowMaker
@@ -64,6 +68,19 @@ def test_what_was_counted_is_exact_and_the_rest_is_near(office: Office, tmp_path
         assert example.output == str(texts[example.row]).upper()
 
 
+def test_workers_that_are_gone_do_not_count(office: Office, tmp_path: Path) -> None:
+    """One ended, one was killed half a minute ago, two are there; there is a shard for each of the four."""
+    source = write_texts(tmp_path / "in.parquet", [f"row {i}" for i in range(400)])
+    with office.sessions.begin() as session:
+        for name in ("ended", "killed", "other", "office"):
+            worker_seen(session, name, "fake", {})
+        worker_gone(session, "ended")
+        session.execute(update(Worker).where(Worker.name == "killed").values(seen_at=db_now() - 30))
+        # However long the test takes, these have just reported themselves.
+        session.execute(update(Worker).where(Worker.name.in_(("other", "office"))).values(seen_at=db_now() + 3600))
+    assert made(office, spec_of(source)).workers == 2
+
+
 def test_rows_that_fail_are_told(office: Office, tmp_path: Path) -> None:
     """`fake:small` takes 64 tokens in all: the long rows are refused, the others fit."""
     texts = ["x" * (80 if i < 10 else 5) for i in range(40)]
@@ -105,6 +122,14 @@ def test_labels_are_planned_with_their_prior(office: Office, tmp_path: Path) -> 
     plan = made(office, spec_of(write_texts(tmp_path / "in.parquet", texts), recipe=recipe))
     assert {example.output for example in plan.examples} <= {"good", "bad"}
     assert 3 * 60 <= plan.output_tokens.value <= 4 * 60
+
+
+@pytest.mark.parametrize(("num_rows", "computed"), [(3, 3), (40, 16)])
+def test_it_tells_how_many_rows_it_computed(office: Office, tmp_path: Path, num_rows: int, computed: int) -> None:
+    texts = [f"row {i}" for i in range(num_rows)]
+    plan_id = ask(office, spec_of(write_texts(tmp_path / "in.parquet", texts)))
+    office.work()
+    assert (read(office, plan_id).status, read(office, plan_id).rows_done) == (DryRunStatus.DONE, computed)
 
 
 def test_nothing_to_compute(office: Office, tmp_path: Path) -> None:
