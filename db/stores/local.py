@@ -27,6 +27,9 @@ from db.stores.store import TEMP, Entry, Published
 
 NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV})
 
+# Of a folder on the way to another one, which need not be readable where the system can do without.
+PASSED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
+
 
 class LocalStore:
     def look(self, place: Path) -> Entry | None:
@@ -113,7 +116,7 @@ class LocalStore:
     def sweep(self, folder: Path, older_than: float) -> int:
         _check_links(folder / TEMP)
         removed = 0
-        with suppress(FileNotFoundError), _opened(folder / TEMP) as fd:
+        with suppress(FileNotFoundError), _opened(folder / TEMP) as fd:  # nothing put there now changes what it means
             for entry in list(os.scandir(fd)):
                 with suppress(FileNotFoundError):
                     if time.time() - entry.stat(follow_symlinks=False).st_mtime >= older_than:
@@ -187,14 +190,22 @@ def _link(temp: Path, final: Path) -> bool:
 
 def _sync_folder(folder: Path) -> None:
     """Without this the new name may be lost in a power cut although the file's bytes are safe."""
-    with _opened(folder) as fd:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
         os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """A folder by its absolute path, name by name: a link that was put there a moment ago is not followed either."""
+    fd = os.open(folder.anchor, PASSED)
     try:
+        for name in (*folder.parts[1:], "."):
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY if name == "." else PASSED, dir_fd=fd)
+            os.close(fd)
+            fd = inner
         yield fd
     finally:
         os.close(fd)

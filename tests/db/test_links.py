@@ -13,7 +13,7 @@ from db import dead_letters, files, openai_files
 from db.errors import InvalidDataset
 from db.publish import publish, sweep_tmp
 from db.settings import Settings
-from db.stores import store_of
+from db.stores import local, store_of
 from tests.db.test_files import parquet_bytes
 
 STORE = store_of(Path("/"))
@@ -68,6 +68,21 @@ def test_an_output_that_became_a_link_while_it_was_written(mine: Path, others: P
     with pytest.raises(InvalidDataset, match="symbolic link"):
         publish(mine, "new.parquet", write)
     assert [path.name for path in others.iterdir()] == ["part-00000.parquet"]
+
+
+@pytest.mark.parametrize("linked", ["acme", "acme/out", "acme/out/_tmp"])
+def test_a_sweep_follows_no_link_that_came_after_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: str
+) -> None:
+    theirs = tmp_path / "bolt" / "out" / "_tmp"
+    theirs.mkdir(parents=True)
+    (theirs / "part").touch()
+    (tmp_path / linked).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / linked).symlink_to(tmp_path / linked.replace("acme", "bolt"))
+    monkeypatch.setattr(local, "_check_links", lambda place: None)
+    with pytest.raises(OSError, match=r"Not a directory|symbolic link"):
+        sweep_tmp(tmp_path / "acme" / "out", 0.0)
+    assert (theirs / "part").exists()
 
 
 def test_a_published_name_that_is_a_link_is_not_read(mine: Path, others: Path) -> None:
