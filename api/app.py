@@ -21,6 +21,8 @@ from api.openai.routes import ROUTERS as OPENAI_ROUTERS
 from api.postman import Postman
 from api.queue import Queue, RedisQueue
 from api.sweeper import Sweeper
+from db import tenants
+from db.errors import InvalidTenant
 from db.session import connect, migrate, session_factory
 from db.settings import Settings
 from db.tracing import TracingMissing, tracer
@@ -38,12 +40,19 @@ def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        """Bring the database up to date, then sweep until the server stops."""
+        """Bring the database up to date, then sweep until the server stops. Raises InvalidTenant."""
         for folder in (settings.home, settings.data_folder, settings.uploads, settings.files):
             folder.mkdir(parents=True, exist_ok=True)
         database = connect(settings.database)
         migrate(database)
         sessions = session_factory(database)
+        if settings.auth:  # else there is nobody to keep apart: every caller is the operator
+            try:
+                with sessions.begin() as session:
+                    tenants.check_apart(session, settings)
+            except InvalidTenant:
+                database.dispose()
+                raise
         sender = queue or RedisQueue(settings.redis_url)
         sweeper = Sweeper(settings, sessions, sender)
         services = Services(settings, database, sessions, sender, sweeper, metrics)

@@ -25,8 +25,8 @@ def answer(place: Place, asked: str | None, headers: dict[str, str]) -> Response
     """
     media_type = MEDIA_TYPES.get(place.name.rpartition(".")[2], "text/plain")
     if isinstance(place, Path):
-        # No link that something else put there.
-        if not place.is_file() or os.path.realpath(place) != os.path.join(os.path.realpath(place.parent), place.name):
+        # No link that something else put there, at any part of the path. Asked first: what it leads to is not told.
+        if os.path.realpath(place) != str(place) or not place.is_file():
             return None
         return FileResponse(place, media_type=media_type, filename=place.name, headers=headers)
     return _from_bucket(place, asked, {**headers, "Accept-Ranges": "bytes"}, media_type)

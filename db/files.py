@@ -92,10 +92,13 @@ def _inspect(path: Path, name: str) -> datasets.Dataset:
 
 
 def upload_path(uploads: Path, upload_id: str) -> Path:
-    """Where the upload's file lies, or would lie. Raises UploadNotFound for what cannot be an id."""
+    """Where the upload's file lies, or would lie, in a folder that the operator may have put a link in the place of.
+
+    Raises UploadNotFound for what cannot be an id.
+    """
     if not ID.fullmatch(upload_id):
         raise UploadNotFound(upload_id)
-    return uploads / f"{upload_id}.parquet"
+    return Path(os.path.realpath(uploads)) / f"{upload_id}.parquet"
 
 
 def get_upload(session: Session, upload_id: str, tenant: str) -> Upload:

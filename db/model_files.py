@@ -58,7 +58,7 @@ def find(model: str, settings: Settings) -> Path:
         if not path.exists():
             raise ModelMissing(model, f"not pulled yet; run `nightmill models pull {model}`")
         return path
-    if is_path(model):
+    if is_path(model) or (model == settings.model and os.path.isdir(model)):  # the operator's own name may be any
         return _local(model, settings)
     if HUB_ID.fullmatch(model):
         return _cached(model)
@@ -104,8 +104,13 @@ def _catalog_path(entry: WheelModel, settings: Settings) -> Path:
 
 
 def is_path(model: str) -> bool:
-    """Whether the name is meant as a path. An existing folder `org/name` wins over the hub id of the same spelling."""
-    return model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf") or Path(model).is_dir()
+    """Whether the name is meant as a path. An existing folder `org/name` wins over the hub id of the same spelling.
+
+    Nothing else is looked for: the answer would tell whoever names a model which folders this machine has.
+    """
+    if model.startswith(("/", "./", "~")) or model.endswith(".gguf") or ".." in model.split("/"):
+        return True
+    return HUB_ID.fullmatch(model) is not None and os.path.isdir(model)  # False also where it may not be looked at
 
 
 def _local(model: str, settings: Settings) -> Path:

@@ -95,6 +95,26 @@ def listing(session: Session) -> list[Tenant]:
     return list(session.scalars(select(Tenant).order_by(Tenant.name)))
 
 
+def check_apart(session: Session, settings: Settings) -> None:
+    """`change` compares with the settings of its own time; these may be others by now.
+
+    Raises InvalidTenant where a folder of a tenant and one of the settings lie one inside the other.
+    """
+    own: list[tuple[str, Place]] = [("NIGHTMILL_DATA_ROOTS", settings.root(str(root))) for root in settings.data_roots]
+    home = settings.home, settings.data_folder, settings.uploads
+    own += [("NIGHTMILL_HOME", settings.root(str(folder))) for folder in home]
+    for tenant in listing(session):
+        for root in tenant.roots:
+            place = settings.root(root)
+            for setting, taken in own:
+                if contains(taken, place) or contains(place, taken):
+                    raise InvalidTenant(
+                        "roots",
+                        f"{root}, of tenant {tenant.name!r}, and {taken}, of {setting}, lie one inside the other: "
+                        "change the setting, or the tenant's folders by `nightmill tenants set`",
+                    )
+
+
 def _checked_roots(session: Session, settings: Settings, name: str, roots: Iterable[Path | str]) -> list[str]:
     """Absolute, resolved, and apart from the places of every other tenant and from the home.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 
 from db import shards
+from db.errors import DomainError
 from db.models import JobStatus
 from db.shards import Beat, Claim
 from worker import attempts, dead_letters
@@ -142,7 +143,7 @@ def _broken(attempt: Attempt, error: Exception) -> None:
         log.exception("attempt failed")
     try:
         attempt.broke()
-    except (Stopped, OSError) as failure:
+    except (Stopped, OSError, DomainError) as failure:
         log.warning("what it finished is not counted", error=str(failure) or "lease lost")
     settings, claim = attempt.process.settings, attempt.claim
     with attempt.process.sessions.begin() as session:

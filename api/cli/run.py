@@ -150,7 +150,8 @@ def _parent(address: Address) -> Address:
 
 def model_name(model: str) -> str:
     """A path made absolute, as the worker has another working directory; any other name as it is."""
-    return str(Path(model).expanduser().resolve()) if model_files.is_path(model) else model
+    is_path = model_files.is_path(model) or Path(model).is_dir()
+    return str(Path(model).expanduser().resolve()) if is_path else model
 
 
 def report(job: JobView, output: Path | None, console: Console) -> None:
