@@ -50,7 +50,7 @@ def sweep(sessions: Sessions, settings: Settings, *, clock: Callable[[Session], 
             fire(sessions, schedule, due.now)
     for run_id in due.windows:
         with sessions.begin() as session:
-            _close_window(session, run_id)
+            _close_window(session, run_id, due.now)
     if due.schedules:  # the runs just written down need not wait for the next sweep
         with sessions.begin() as session:
             due = _due(session, due.now)
@@ -156,10 +156,17 @@ def _write_down(session: Session, schedule: Schedule, planned: Planned) -> None:
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
-def _close_window(session: Session, run_id: str) -> None:
-    """The night is over: pause the run's job unless it has ended, or a person has paused it."""
+def _close_window(session: Session, run_id: str, now: float) -> None:
+    """The night is over: pause the run's job unless it has ended, or a person has paused it.
+
+    Locks are taken in the order of a fire and a start: schedule, run, job. Another process may have opened the next
+    window by the time that they are held.
+    """
+    schedule_id = session.scalar(select(ScheduleRun.schedule_id).where(ScheduleRun.id == run_id))
+    if schedule_id is None or schedules.lock(session, schedule_id) is None:
+        return
     run = session.get(ScheduleRun, run_id, with_for_update=True, populate_existing=True)
-    if run is None or run.window_until is None:
+    if run is None or run.window_until is None or run.window_until > now:
         return
     run.window_until = None
     job = None if run.job_id is None else jobs.lock(session, run.job_id)
@@ -172,8 +179,12 @@ def _reopen_windows(session: Session, schedule_id: str, fire: float, spec: Sched
     """The next night: what the window paused goes on, within this night's window."""
     if spec.window_seconds is None:
         return
-    query = select(ScheduleRun).where(ScheduleRun.schedule_id == schedule_id, ScheduleRun.window_paused.is_(True))
-    for run in session.scalars(query):
+    own = select(ScheduleRun).where(ScheduleRun.schedule_id == schedule_id)
+    # Of one whose window ended while nobody swept, too: it was not paused then, and is not to be now.
+    started = own.where(ScheduleRun.status == RunStatus.STARTED, ScheduleRun.window_until.is_not(None))
+    for run in session.scalars(started):
+        run.window_until = fire + spec.window_seconds
+    for run in session.scalars(own.where(ScheduleRun.window_paused.is_(True))):
         run.window_paused = False
         job = None if run.job_id is None else jobs.lock(session, run.job_id)
         if job is not None and job.status is JobStatus.PAUSED:

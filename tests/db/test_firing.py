@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
-from db import control, schedules
+from db import control, firing, schedules, starting
 from db.errors import InvalidSchedule, ScheduleExists, ScheduleNotFound
 from db.models import Job, JobStatus
-from db.schedule_models import ScheduleRun
+from db.schedule_models import RunStatus, Schedule, ScheduleRun
 from db.settings import Settings
 from tests.db.ledger import Sessions
 from tests.db.nights import DAY, add, at, become, end, job_of, next_at, reasons, runs, spec, sweep, write
@@ -158,6 +162,60 @@ def test_a_window_pauses_the_job_and_the_next_night_resumes_it(
     assert runs(sessions) == [("03-02", "schedule", "validating"), ("03-03", "schedule", "skipped")]
     sweep(sessions, settings, NIGHT + DAY + 3601)
     assert job_of(sessions, "03-02").status is JobStatus.PAUSED
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue"])
+def test_a_window_that_ended_while_nobody_swept_costs_no_night(
+    sessions: Sessions, settings: Settings, tmp_path: Path, overlap: str
+) -> None:
+    """The machine is off from before the window's end until after the next fire time."""
+    write(tmp_path, "2026-03-02", "2026-03-03")
+    add(sessions, spec(tmp_path, window_seconds=3600, overlap=overlap), NIGHT - 3600)
+    sweep(sessions, settings, NIGHT)
+    become(sessions, "03-02", JobStatus.RUNNING)
+    sweep(sessions, settings, NIGHT + 3500)
+    for late in (10, 12, 600, 3599):
+        sweep(sessions, settings, NIGHT + DAY + late)
+        assert job_of(sessions, "03-02").status is JobStatus.RUNNING
+    sweep(sessions, settings, NIGHT + DAY + 3600)
+    assert job_of(sessions, "03-02").status is JobStatus.PAUSED
+
+
+def test_two_processes_that_close_and_replace_do_not_wait_for_each_other(
+    sessions: Sessions, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One replaces the earlier run, which takes its job; the other closes that run's window meanwhile."""
+    write(tmp_path, "2026-03-02", "2026-03-03")
+    add(sessions, spec(tmp_path, window_seconds=3600, overlap="cancel_previous"), NIGHT - 3600)
+    sweep(sessions, settings, NIGHT)
+    become(sessions, "03-02", JobStatus.RUNNING)
+    now = NIGHT + DAY + 5
+    with sessions.begin() as session:
+        schedule, window = session.scalars(select(Schedule)).one(), session.scalars(select(ScheduleRun.id)).one()
+    firing.fire(sessions, schedule, now)
+    with sessions.begin() as session:
+        (run,) = session.scalars(select(ScheduleRun).where(ScheduleRun.status == RunStatus.WAITING))
+        session.execute(update(ScheduleRun).where(ScheduleRun.id == window).values(window_until=NIGHT + 3600))
+    cancel, cancelled = control.cancel, threading.Event()
+
+    def slow(*given: Any) -> Job:
+        changed = cancel(*given)
+        cancelled.set()
+        time.sleep(0.5)
+        return changed
+
+    monkeypatch.setattr(control, "cancel", slow)
+
+    def close() -> None:
+        assert cancelled.wait(20)
+        with sessions.begin() as session:
+            firing._close_window(session, window, now)
+
+    with ThreadPoolExecutor(2) as pool:
+        started, closed = pool.submit(starting.start, sessions, settings, run, now), pool.submit(close)
+        assert started.result(60)
+        closed.result(60)
+    assert job_of(sessions, "03-02").status is JobStatus.CANCELLED
 
 
 def test_a_window_leaves_alone_what_a_person_paused(sessions: Sessions, settings: Settings, tmp_path: Path) -> None:
