@@ -16,7 +16,8 @@ from api.metrics import Metrics
 from api.problem import Problem
 
 JSON_BYTES = 8 << 20
-UPLOADS = ("/v1/uploads", "/v1/files", "/submit")
+UPLOAD = "/v1/uploads"  # the file may be the whole body
+FORMS = re.compile(r"/v1/files|/v1/uploads/[^/]+/parts|/submit")  # the file is a part of the form
 HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:\d*)?")
 FORM_BYTES = 1 << 16  # what multipart adds around the file
 
@@ -32,7 +33,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limit = self.upload_bytes + FORM_BYTES if scope["path"].startswith(UPLOADS) else JSON_BYTES
+        limit = self.upload_bytes + FORM_BYTES if _is_file(scope) else JSON_BYTES
         seen = 0
 
         async def bounded() -> Message:
@@ -107,6 +108,15 @@ def _host(scope: Scope) -> str:
     """The Host header without its port, in small letters; empty where it is none."""
     found = HOST.fullmatch(Headers(scope=scope).get("host", ""))
     return found["name"].lower() if found else ""
+
+
+def _is_file(scope: Scope) -> bool:
+    """Whether the route writes the body to the disk as it comes. Any other body lies in memory, before the key is
+    looked at: a body of JSON also where the route takes files, and a form without files."""
+    kind = Headers(scope=scope).get("content-type", "").lower()
+    if scope["path"] == UPLOAD:
+        return not kind.startswith("application/json")
+    return kind.startswith("multipart/form-data") and FORMS.fullmatch(scope["path"]) is not None
 
 
 def _declared(scope: Scope) -> int:
