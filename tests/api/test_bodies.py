@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, MutableMapping
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from api.app import create_app
 from api.middleware import JSON_BYTES
 from db.settings import Settings
 from tests.api.conftest import MemoryQueue
+from tests.api.gate import Gate
 
 JSON, FORM, URLENCODED = "application/json", "multipart/form-data; boundary=B", "application/x-www-form-urlencoded"
 OCTETS = "application/octet-stream"
@@ -53,3 +56,46 @@ def test_only_files_may_be_larger(api_settings: Settings, path: str, kind: str, 
         headers = {"Content-Type": kind, "Content-Length": str(JSON_BYTES + 1)}
         answer = http.post(path, content=b"--B--\r\n", headers=headers)
     assert answer.status_code == status, answer.text
+
+
+@pytest.mark.parametrize(
+    ("who", "origin", "status", "read"),
+    [
+        ("acme read", "http://testserver", 403, 0),
+        ("acme submit", "https://elsewhere.example", 403, 0),
+        ("acme submit", "http://testserver", 403, 2),  # only the form itself says that it has no token
+    ],
+)
+def test_who_may_not_submit_has_no_form_read(gate: Gate, who: str, origin: str, status: int, read: int) -> None:
+    headers = {
+        "host": "testserver",
+        "origin": origin,
+        "cookie": f"nightmill_key={gate.secrets[who]}",
+        "content-type": FORM,
+    }
+    assert isinstance(gate.http.app, FastAPI)
+    pieces = [b'--B\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nx', b"\r\n--B--\r\n"]
+    assert asyncio.run(post(gate.http.app, "/submit", headers, pieces)) == (status, read)
+
+
+async def post(app: FastAPI, path: str, headers: dict[str, str], pieces: list[bytes]) -> tuple[int, int]:
+    """The answer's status, and how many pieces of the body were read for it."""
+    read, status = 0, 0
+
+    async def receive() -> dict[str, object]:
+        nonlocal read
+        read += 1
+        return {"type": "http.request", "body": pieces[read - 1], "more_body": read < len(pieces)}
+
+    async def send(message: MutableMapping[str, object]) -> None:
+        nonlocal status
+        status = int(str(message.get("status", status)))
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "client": ("192.0.2.1", 5),
+        "server": ("testserver", 80), "state": {},
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }  # fmt: skip
+    await app(scope, receive, send)
+    return status, read
