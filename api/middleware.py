@@ -1,4 +1,4 @@
-"""Small ASGI layers: a bound on request bodies, the time each answer takes, and the names that we answer to."""
+"""Small ASGI layers: a bound on request bodies, the time each answer takes, the names and pages that we answer to."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from api.problem import Problem
 JSON_BYTES = 8 << 20
 UPLOAD = "/v1/uploads"  # the file may be the whole body
 FORMS = re.compile(r"/v1/files|/v1/uploads/[^/]+/parts|/submit")  # the file is a part of the form
+SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
 HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:\d*)?")
 FORM_BYTES = 1 << 16  # what multipart adds around the file
 
@@ -102,6 +103,36 @@ class OwnNames:
 
     def _ours(self, name: str) -> bool:
         return is_loopback(name) or name.endswith(".localhost") or name == self.host.lower()
+
+
+class OwnPages:
+    """Answers 403 to a change that a page of another site asks for.
+
+    Where no key is asked for, the browser of whoever opens the page would otherwise submit, pause and upload for it:
+    forms and plain text are sent without asking first.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in SAFE or not is_foreign(headers := Headers(scope=scope)):
+            await self.app(scope, receive, send)
+            return
+        problem = Problem(
+            title="The request is from another site",
+            status=HTTPStatus.FORBIDDEN,
+            detail=f"Without keys a browser may change things from the API's own pages, not from {headers['origin']!r}"
+            "; programs send no Origin header.",
+            code="other_origin",
+        )
+        await respond(problem)(scope, receive, send)
+
+
+def is_foreign(headers: Headers) -> bool:
+    """Whether a browser says that a page of another site, or one without a name (`null`), is behind the request."""
+    origin, host = headers.get("origin"), headers.get("host")
+    return origin is not None and (not host or origin.partition("://")[2] != host)
 
 
 def _host(scope: Scope) -> str:
