@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from http import HTTPStatus
+from http import HTTPMethod, HTTPStatus
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -50,7 +50,7 @@ class BodyLimit:
 
 
 class Timing:
-    """Observes each answer under its route's pattern, so that ids do not become label values."""
+    """Observes each answer under its route's pattern, so that neither ids nor invented methods become label values."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
@@ -74,7 +74,8 @@ class Timing:
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
             seconds = time.perf_counter() - started
-            self.metrics.requests.labels(scope["method"], route, str(status)).observe(seconds)
+            method = scope["method"] if scope["method"] in HTTPMethod.__members__ else "other"
+            self.metrics.requests.labels(method, route, str(status)).observe(seconds)
 
 
 class OwnNames:
