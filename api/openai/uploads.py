@@ -43,9 +43,14 @@ async def begin(request: Request, services: Services, tenant: str) -> Response:
         try:
             asked = UploadRequest.model_validate(json.loads(await request.body()))
         except ValidationError as error:
-            raise RequestValidationError(error.errors()) from error
+            # As FastAPI names places: a mistake in the body as a whole has one too.
+            raise RequestValidationError(
+                [{**each, "loc": ("body", *each["loc"])} for each in error.errors()]
+            ) from error
         except ValueError as error:
             raise APIError(f"The body is not JSON: {error}") from error
+        except RecursionError as error:
+            raise APIError("The body is not JSON that can be read: it is nested too deeply.") from error
         return JSONResponse(await anyio.to_thread.run_sync(partial(_begin, services, tenant, asked)))
 
     return await answering(request, answer)

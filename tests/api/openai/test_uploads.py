@@ -97,3 +97,13 @@ def test_uploads_that_are_refused(desk: Desk, change: dict[str, Any], param: str
 def test_json_that_is_none(desk: Desk) -> None:
     sent = desk.http.post("/v1/uploads", content=b"{", headers={"Content-Type": "application/json"})
     assert error(sent, 400)["message"].startswith("The body is not JSON")
+
+
+@pytest.mark.parametrize(
+    ("content", "param", "words"),
+    [(b"[]", "body", "Input should be"), (b"null", "body", "Input should be"), (b"[" * 100_000, None, "too deeply")],
+)
+def test_json_that_is_no_object(desk: Desk, content: bytes, param: str | None, words: str) -> None:
+    sent = desk.http.post("/v1/uploads", content=content, headers={"Content-Type": "application/json"})
+    told = error(sent, 400)
+    assert (told["param"], words in told["message"]) == (param, True), told
