@@ -15,7 +15,7 @@ from api.auth import check_exposure
 from api.dashboard import actions as dashboard
 from api.deps import Services
 from api.metrics import Metrics
-from api.middleware import BodyLimit, OwnNames, Timing
+from api.middleware import BodyLimit, OwnNames, OwnPages, Timing
 from api.openai.keeper import Keeper
 from api.openai.routes import ROUTERS as OPENAI_ROUTERS
 from api.postman import Postman
@@ -80,6 +80,8 @@ def create_app(settings: Settings, queue: Queue | None = None) -> FastAPI:
     for router in (*routers, *OPENAI_ROUTERS):
         app.include_router(router)
     dashboard.install(app)
+    if not settings.auth:
+        app.add_middleware(OwnPages)
     app.add_middleware(BodyLimit, upload_bytes=settings.max_upload_bytes)
     app.add_middleware(Timing, metrics=metrics)
     errors.install(app)

@@ -1,10 +1,10 @@
-"""Small ASGI layers: a bound on request bodies, the time each answer takes, and the names that we answer to."""
+"""Small ASGI layers: a bound on request bodies, the time each answer takes, the names and pages that we answer to."""
 
 from __future__ import annotations
 
 import re
 import time
-from http import HTTPStatus
+from http import HTTPMethod, HTTPStatus
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -16,7 +16,9 @@ from api.metrics import Metrics
 from api.problem import Problem
 
 JSON_BYTES = 8 << 20
-UPLOADS = ("/v1/uploads", "/v1/files", "/submit")
+UPLOAD = "/v1/uploads"  # the file may be the whole body
+FORMS = re.compile(r"/v1/files|/v1/uploads/[^/]+/parts|/submit")  # the file is a part of the form
+SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
 HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:\d*)?")
 FORM_BYTES = 1 << 16  # what multipart adds around the file
 
@@ -32,7 +34,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limit = self.upload_bytes + FORM_BYTES if scope["path"].startswith(UPLOADS) else JSON_BYTES
+        limit = self.upload_bytes + FORM_BYTES if _is_file(scope) else JSON_BYTES
         seen = 0
 
         async def bounded() -> Message:
@@ -48,7 +50,7 @@ class BodyLimit:
 
 
 class Timing:
-    """Observes each answer under its route's pattern, so that ids do not become label values."""
+    """Observes each answer under its route's pattern, so that neither ids nor invented methods become label values."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
@@ -72,7 +74,8 @@ class Timing:
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
             seconds = time.perf_counter() - started
-            self.metrics.requests.labels(scope["method"], route, str(status)).observe(seconds)
+            method = scope["method"] if scope["method"] in HTTPMethod.__members__ else "other"
+            self.metrics.requests.labels(method, route, str(status)).observe(seconds)
 
 
 class OwnNames:
@@ -103,10 +106,49 @@ class OwnNames:
         return is_loopback(name) or name.endswith(".localhost") or name == self.host.lower()
 
 
+class OwnPages:
+    """Answers 403 to a change that a page of another site asks for.
+
+    Where no key is asked for, the browser of whoever opens the page would otherwise submit, pause and upload for it:
+    forms and plain text are sent without asking first.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in SAFE or not is_foreign(headers := Headers(scope=scope)):
+            await self.app(scope, receive, send)
+            return
+        problem = Problem(
+            title="The request is from another site",
+            status=HTTPStatus.FORBIDDEN,
+            detail=f"Without keys a browser may change things from the API's own pages, not from {headers['origin']!r}"
+            "; programs send no Origin header.",
+            code="other_origin",
+        )
+        await respond(problem)(scope, receive, send)
+
+
+def is_foreign(headers: Headers) -> bool:
+    """Whether a browser says that a page of another site, or one without a name (`null`), is behind the request."""
+    origin, host = headers.get("origin"), headers.get("host")
+    return origin is not None and (not host or origin.partition("://")[2] != host)
+
+
 def _host(scope: Scope) -> str:
     """The Host header without its port, in small letters; empty where it is none."""
     found = HOST.fullmatch(Headers(scope=scope).get("host", ""))
     return found["name"].lower() if found else ""
+
+
+def _is_file(scope: Scope) -> bool:
+    """Whether the route writes the body to the disk as it comes. Any other body lies in memory, before the key is
+    looked at: a body of JSON also where the route takes files, and a form without files."""
+    kind = Headers(scope=scope).get("content-type", "").lower()
+    if scope["path"] == UPLOAD:
+        return not kind.startswith("application/json")
+    return kind.startswith("multipart/form-data") and FORMS.fullmatch(scope["path"]) is not None
 
 
 def _declared(scope: Scope) -> int:

@@ -55,10 +55,18 @@ def _foreign(request: Request, error: Exception) -> HTMLResponse:
 
 
 async def _form(request: Request, viewer: Viewer) -> FormData:
-    """The form's fields, of a viewer who may change things. Raises ForeignForm and Forbidden."""
-    form = await request.form(max_files=1, max_fields=50)
-    check_form(request, form.get(FORM_FIELD))
+    """The form's fields, of a viewer who may change things. Raises ForeignForm and Forbidden.
+
+    Its token is one of the fields; what can be known without them is looked at before a file is taken in.
+    """
+    check_origin(request)
     viewer.need_submit()
+    form = await request.form(max_files=1, max_fields=50)
+    try:
+        check_form(request, form.get(FORM_FIELD))
+    except ForeignForm:
+        await form.close()
+        raise
     return form
 
 

@@ -6,12 +6,12 @@ import hmac
 import secrets
 from dataclasses import dataclass
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from fastapi import Depends, Request, Response
 
 from api.auth import Caller, Forbidden, Unauthenticated, authenticate
 from api.deps import ServicesDep
+from api.middleware import is_foreign
 from db.accounts import Role
 
 KEY_COOKIE, FORM_COOKIE, FORM_FIELD = "nightmill_key", "nightmill_form", "form_token"
@@ -74,6 +74,5 @@ def check_form(request: Request, token: object) -> None:
 
 def check_origin(request: Request) -> None:
     """Raises ForeignForm for what a browser sends on behalf of another site."""
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    if is_foreign(request.headers):
         raise ForeignForm

@@ -23,7 +23,7 @@ from starlette.datastructures import UploadFile
 
 from api.deps import Services, ServicesDep
 from api.openai import views
-from api.openai.deps import SubmittingDep
+from api.openai.deps import CountedDep, SubmittingDep
 from api.openai.errors import APIError, OpenAIRoute, answering, not_found
 from api.openai.files import check_name, save_file
 from api.openai.schemas import CompleteRequest, UploadRequest, check_purpose
@@ -34,6 +34,7 @@ from db.session import db_now
 
 router = APIRouter(prefix="/v1/uploads/{upload_id}", tags=["openai"], route_class=OpenAIRoute)
 LIFETIME = 3600
+MAX_PARTS = 1000  # of 64 MB, as the contract has them, far more than any file may have
 
 
 async def begin(request: Request, services: Services, tenant: str) -> Response:
@@ -43,9 +44,14 @@ async def begin(request: Request, services: Services, tenant: str) -> Response:
         try:
             asked = UploadRequest.model_validate(json.loads(await request.body()))
         except ValidationError as error:
-            raise RequestValidationError(error.errors()) from error
+            # As FastAPI names places: a mistake in the body as a whole has one too.
+            raise RequestValidationError(
+                [{**each, "loc": ("body", *each["loc"])} for each in error.errors()]
+            ) from error
         except ValueError as error:
             raise APIError(f"The body is not JSON: {error}") from error
+        except RecursionError as error:
+            raise APIError("The body is not JSON that can be read: it is nested too deeply.") from error
         return JSONResponse(await anyio.to_thread.run_sync(partial(_begin, services, tenant, asked)))
 
     return await answering(request, answer)
@@ -69,8 +75,9 @@ def _begin(services: Services, tenant: str, asked: UploadRequest) -> dict[str, A
 
 
 @router.post("/parts")
-async def part(upload_id: str, request: Request, services: ServicesDep, tenant: SubmittingDep) -> dict[str, Any]:
-    """Take one part, as multipart form data with `data`. Parts may come in any order, and side by side."""
+async def part(upload_id: str, request: Request, services: ServicesDep, tenant: CountedDep) -> dict[str, Any]:
+    """Take one part, as multipart form data with `data`. Parts may come in any order, and side by side; together they
+    have at most the bytes that the upload said."""
     async with request.form(max_files=1, max_fields=1) as form:
         data = form.get("data")
         if not isinstance(data, UploadFile):
@@ -80,21 +87,40 @@ async def part(upload_id: str, request: Request, services: ServicesDep, tenant: 
 
 def _part(services: Services, tenant: str, upload_id: str, data: BinaryIO) -> dict[str, Any]:
     with services.sessions.begin() as session:
-        most = _pending(session, tenant, upload_id).num_bytes
+        left = _left(session, _pending(session, tenant, upload_id))
     part_id = openai_files.new_id("part_")
     folder = openai_files.parts_folder(services.settings, upload_id)
     try:
-        size = openai_files.store(folder, part_id, _chunks(data), most=most, shown=part_id)
+        size = openai_files.store(folder, part_id, _chunks(data), most=left, shown=part_id)
     except UploadTooLarge as error:
-        raise APIError(f"The part has more bytes than the upload's {most}.", param="data") from error
-    with services.sessions.begin() as session:
-        _pending(session, tenant, upload_id)
-        row = OpenAIPart(id=part_id, upload_id=upload_id, num_bytes=size, created_at=db_now())
-        session.add(row)
-        session.flush()
-        session.refresh(row)
-        created_at = int(row.created_at)
+        raise _too_long(left) from error
+    try:
+        with services.sessions.begin() as session:
+            # Others may have come meanwhile, and the upload may have ended.
+            if size > (left := _left(session, _pending(session, tenant, upload_id))):
+                raise _too_long(left)
+            row = OpenAIPart(id=part_id, upload_id=upload_id, num_bytes=size, created_at=db_now())
+            session.add(row)
+            session.flush()
+            session.refresh(row)
+            created_at = int(row.created_at)
+    except BaseException:
+        (folder / part_id).unlink(missing_ok=True)
+        raise
     return {"id": part_id, "object": "upload.part", "created_at": created_at, "upload_id": upload_id}
+
+
+def _left(session: Session, upload: OpenAIUpload) -> int:
+    """How many bytes may still come. Raises APIError: the upload has as many parts as it may."""
+    sizes = openai_files.parts(session, upload.id)
+    if len(sizes) >= MAX_PARTS:
+        raise APIError(f"An upload has at most {MAX_PARTS} parts.", param="data", code="too_many_parts")
+    return upload.num_bytes - sum(sizes.values())
+
+
+def _too_long(left: int) -> APIError:
+    message = f"The part has more bytes than the {left} that are left of those that the upload said."
+    return APIError(message, param="data", code="file_too_large")
 
 
 @router.post("/complete")

@@ -48,6 +48,15 @@ def test_metrics(http: TestClient, tweets: Path, services: Services) -> None:
     assert f"nightmill_http_request_seconds_count{{{label}}} 1.0" in lines
 
 
+def test_invented_methods_are_one_series(http: TestClient) -> None:
+    for method in ("X1", "X2", "GET", "PATCH"):
+        http.request(method, "/nowhere")
+    families = text_string_to_metric_families(http.get("/metrics").text)
+    found = next(each for each in families if each.name == "nightmill_http_request_seconds")
+    counts = {each.labels["method"]: each.value for each in found.samples if each.name.endswith("_count")}
+    assert counts == {"other": 2, "GET": 1, "PATCH": 1}
+
+
 def test_metrics_of_queue_and_engines(http: TestClient, tweets: Path, services: Services) -> None:
     begun = http.post("/v1/jobs", json=summarize(tweets, priority=5)).json()["id"]
     finish(services, split(services, begun, (2, 1))[0], b"x", failed=1)

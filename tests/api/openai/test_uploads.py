@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from sqlalchemy import update
 
+from api.app import create_app
+from api.openai import uploads
+from db import openai_files
 from db.openai_models import OpenAIUpload
+from db.settings import Settings
+from tests.api.conftest import MemoryQueue
+from tests.api.gate import Gate
 from tests.api.openai.office import Desk
 from tests.api.openai.rig import chat, jsonl
 from tests.api.openai.test_wire import error
@@ -23,8 +32,12 @@ def begin(desk: Desk, **change: Any) -> Any:
     return desk.http.post("/v1/uploads", json=asked)
 
 
+def send(desk: Desk, upload_id: str, content: bytes) -> Any:
+    return desk.http.post(f"/v1/uploads/{upload_id}/parts", files={"data": ("blob", content)})
+
+
 def part(desk: Desk, upload_id: str, content: bytes) -> str:
-    sent = desk.http.post(f"/v1/uploads/{upload_id}/parts", files={"data": ("blob", content)})
+    sent = send(desk, upload_id, content)
     assert (sent.status_code, sent.json()["object"], sent.json()["upload_id"]) == (200, "upload.part", upload_id)
     return str(sent.json()["id"])
 
@@ -50,16 +63,75 @@ def test_parts_are_joined_in_the_order_given(desk: Desk) -> None:
 
 def test_uploads_that_cannot_be_completed(desk: Desk) -> None:
     upload_id = begin(desk).json()["id"]
-    whole, short = part(desk, upload_id, CONTENT), part(desk, upload_id, CONTENT[:5])
-    assert error(complete(desk, upload_id, [whole], md5="0" * 32), 400)["code"] == "checksum_mismatch"
+    whole = [short, _] = [part(desk, upload_id, CONTENT[:5]), part(desk, upload_id, CONTENT[5:])]
+    assert error(complete(desk, upload_id, whole, md5="0" * 32), 400)["code"] == "checksum_mismatch"
     assert "have 5 bytes, not the" in error(complete(desk, upload_id, [short]), 400)["message"]
-    assert error(complete(desk, upload_id, [whole, whole]), 400)["message"] == "A part is named twice."
+    assert error(complete(desk, upload_id, [short, short]), 400)["message"] == "A part is named twice."
     assert error(complete(desk, upload_id, ["part_x"]), 400)["param"] == "part_ids"
-    assert error(complete(desk, "upload_x", [whole]), 404)["message"] == "No upload found with id 'upload_x'."
-    too_long = desk.http.post(f"/v1/uploads/{upload_id}/parts", files={"data": ("blob", CONTENT + b"x")})
-    assert error(too_long, 400)["param"] == "data"
+    assert error(complete(desk, "upload_x", whole), 404)["message"] == "No upload found with id 'upload_x'."
     assert list(desk.services.settings.files.glob("file-*")) == []
-    assert complete(desk, upload_id, [whole]).json()["status"] == "completed"
+    assert complete(desk, upload_id, whole).json()["status"] == "completed"
+
+
+def test_parts_have_no_more_bytes_than_the_upload_said(desk: Desk) -> None:
+    upload_id = begin(desk, bytes=100).json()["id"]
+    assert error(send(desk, upload_id, b"x" * 101), 400)["param"] == "data"
+    part(desk, upload_id, b"x" * 60)
+    told = error(send(desk, upload_id, b"x" * 41), 400)
+    assert (told["code"], "than the 40 that are left" in told["message"]) == ("file_too_large", True)
+    part(desk, upload_id, b"x" * 40)
+    assert error(send(desk, upload_id, b"x"), 400)["code"] == "file_too_large"
+    assert sorted(stored(desk)) == [40, 60]
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=True)
+def test_parts_that_come_side_by_side_are_counted_together(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    upload_id = begin(desk, bytes=100).json()["id"]
+    meanwhile(monkeypatch, lambda: part(desk, upload_id, b"x" * 60))
+    assert "than the 40 that are left" in error(send(desk, upload_id, b"y" * 60), 400)["message"]
+    assert stored(desk) == [60]
+
+
+def test_a_part_of_an_upload_given_up_meanwhile_leaves_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    upload_id = begin(desk, bytes=100).json()["id"]
+    meanwhile(monkeypatch, lambda: desk.http.post(f"/v1/uploads/{upload_id}/cancel"))
+    assert error(send(desk, upload_id, b"x"), 400)["code"] == "invalid_status"
+    assert stored(desk) == []
+
+
+def test_parts_are_bounded_in_number(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those without bytes, of which any number would fit."""
+    monkeypatch.setattr(uploads, "MAX_PARTS", 2)
+    upload_id = begin(desk).json()["id"]
+    for _ in range(2):
+        part(desk, upload_id, b"")
+    assert error(send(desk, upload_id, b""), 400)["code"] == "too_many_parts"
+    assert len(stored(desk)) == 2
+
+
+def test_parts_count_against_the_key_s_rate(api_settings: Settings, tmp_path: Path) -> None:
+    changed = api_settings.model_copy(update={"auth": True, "submissions_per_minute": 1})
+    with TestClient(create_app(changed, MemoryQueue())) as http:
+        gate = Gate(http, http.app.state.services, tmp_path / "tenants")  # type: ignore[attr-defined]
+        files = {"data": ("blob", b"x")}
+        answers = [gate.call("acme submit", "POST", "/v1/uploads/upload_x/parts", files=files) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [404, 429]
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
+    """While a part is being stored, another call comes."""
+    store, calls = openai_files.store, iter([act])
+
+    def acting(*arguments: Any, **named: Any) -> int:
+        next(calls, lambda: None)()
+        return store(*arguments, **named)
+
+    monkeypatch.setattr(openai_files, "store", acting)
+
+
+def stored(desk: Desk) -> list[int]:
+    """Sizes of the parts that lie on the disk."""
+    return [path.stat().st_size for path in desk.services.settings.files.rglob("part_*")]
 
 
 def test_an_upload_can_be_given_up(desk: Desk) -> None:
@@ -97,3 +169,13 @@ def test_uploads_that_are_refused(desk: Desk, change: dict[str, Any], param: str
 def test_json_that_is_none(desk: Desk) -> None:
     sent = desk.http.post("/v1/uploads", content=b"{", headers={"Content-Type": "application/json"})
     assert error(sent, 400)["message"].startswith("The body is not JSON")
+
+
+@pytest.mark.parametrize(
+    ("content", "param", "words"),
+    [(b"[]", "body", "Input should be"), (b"null", "body", "Input should be"), (b"[" * 100_000, None, "too deeply")],
+)
+def test_json_that_is_no_object(desk: Desk, content: bytes, param: str | None, words: str) -> None:
+    sent = desk.http.post("/v1/uploads", content=content, headers={"Content-Type": "application/json"})
+    told = error(sent, 400)
+    assert (told["param"], words in told["message"]) == (param, True), told
