@@ -306,7 +306,7 @@ def test_a_name_is_resolved_once_and_every_address_looked_at(monkeypatch: pytest
     found = target("https://example.org/hook?a=b", private=False)
     assert (found.url, found.host, found.name) == ("https://93.184.215.14:443/hook?a=b", "example.org", "example.org")
     monkeypatch.setattr(socket, "getaddrinfo", resolving("93.184.215.14", "10.0.0.7"))
-    with pytest.raises(AddressRefused, match=r"leads to 10\.0\.0\.7"):
+    with pytest.raises(AddressRefused, match="leads to an address that is not public"):
         target("https://example.org/hook", private=False)
 
 
@@ -321,4 +321,4 @@ def test_a_name_that_turned_private_is_not_reached(
     assert Postman(strict, services.sessions).deliver_one()
     (entry,) = logged(api, webhook)
     assert (entry["status"], receiver.received) == ("pending", [])
-    assert entry["error"] == "example.org leads to 127.0.0.1, which is no public address"
+    assert entry["error"] == "example.org leads to an address that is not public"  # which one is not told
