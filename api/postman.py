@@ -74,6 +74,9 @@ class Postman(threading.Thread):
             status = self._send(delivery, webhook)
         except Undelivered as failure:
             status, reason = failure.status, str(failure)
+        except Exception:  # What one webhook does to us must not keep the others from theirs.
+            log.exception("delivery %d broke off, and is tried again", delivery.id)
+            reason = "could not be sent"
         with self._sessions.begin() as session:
             webhooks.settle(session, delivery, delivered=reason is None, status=status, error=reason)
             if status == GONE:
