@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import secrets
+from collections.abc import Collection
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -79,9 +80,12 @@ def announce(session: Session, tenant: str, type: str, object_id: str) -> None:
     session.flush()
 
 
-def take_due(session: Session) -> tuple[Delivery, Webhook] | None:
-    """The delivery that is due longest, taken: the caller attempts it and says how it went."""
+def take_due(session: Session, busy: Collection[str] = ()) -> tuple[Delivery, Webhook] | None:
+    """The delivery that is due longest, taken: the caller attempts it and says how it went. `busy`: tenants whose turn
+    it is not."""
     query = select(Delivery).where(Delivery.status == "pending", Delivery.next_at <= db_now())
+    if busy:
+        query = query.where(Delivery.webhook_id.not_in(select(Webhook.id).where(Webhook.tenant.in_(busy))))
     found = session.scalar(query.order_by(Delivery.next_at).limit(1).with_for_update(skip_locked=True))
     if found is None:
         return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,56 @@ from db.openai_models import Delivery
 from db.settings import Settings
 from tests.api.conftest import MemoryQueue
 from tests.api.gate import Gate
+
+
+class Slow:
+    """Answers /held when `over` is set, /drip a byte at a time and never to the end, and the rest at once."""
+
+    def __init__(self) -> None:
+        self.over, self.told = threading.Event(), threading.Event()
+        self.held: list[str] = []
+        slow = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                if self.path == "/drip":
+                    self.wfile.write(b"HTTP/1.1 200 OK\r\nx: ")
+                    while not slow.over.wait(0.02):
+                        self.wfile.write(b"a")
+                if self.path == "/held":
+                    slow.held.append(self.path)
+                    slow.over.wait()
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+                if self.path == "/quick":
+                    slow.told.set()
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                """The sender has gone, as it should."""
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
+        self.thread.start()
+
+    def close(self) -> None:
+        self.over.set()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    made = Slow()
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -99,3 +151,35 @@ def test_whatever_breaks_an_attempt_is_an_attempt(gate: Gate, monkeypatch: pytes
     assert sender.deliver_one()
     assert not sender.deliver_one()  # its pause is kept
     assert delivered(gate, "acme") == [("pending", 1, "could not be sent")]
+
+
+def test_an_attempt_has_an_end_however_slowly_its_bytes_come(gate: Gate, slow: Slow) -> None:
+    stored(gate, "acme", f"{slow.url}/drip")
+    announce(gate, "acme")
+    sender = Postman(gate.services.settings, gate.sessions, seconds=0.5)
+    thread = threading.Thread(target=sender.deliver_one)
+    thread.start()
+    thread.join(20)
+    ended = not thread.is_alive()
+    slow.over.set()
+    thread.join()
+    assert ended
+    assert delivered(gate, "acme") == [("pending", 1, "no answer within 0.5 s")]
+
+
+def test_slow_receivers_of_one_tenant_keep_nobody_else_waiting(gate: Gate, slow: Slow) -> None:
+    """More deliveries than there are threads, all due before the other tenant's."""
+    stored(gate, "acme", f"{slow.url}/held")
+    stored(gate, "bolt", f"{slow.url}/quick")
+    announce(gate, "acme", 2 * postman.AT_ONCE)
+    announce(gate, "bolt")
+    with gate.sessions.begin() as session:
+        session.execute(update(Delivery).where(Delivery.object_id.like("job_acme_%")).values(next_at=0.0))
+    settings = gate.services.settings.model_copy(update={"sweep_seconds": 0.02})
+    sender = Postman(settings, gate.sessions, seconds=60)
+    sender.start()
+    told, held = slow.told.wait(20), list(slow.held)
+    slow.over.set()
+    sender.stop()
+    assert told
+    assert len(held) <= 1

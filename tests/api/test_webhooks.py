@@ -212,11 +212,12 @@ def test_the_pause_grows(api: TestClient, services: Services, receiver: Receiver
 
 
 @pytest.mark.parametrize("own", ["sqlite", "postgres"], indirect=True)
-def test_two_processes_deliver_once(api: TestClient, services: Services, receiver: Receiver, postman: Postman) -> None:
+def test_two_processes_deliver_once(api: TestClient, services: Services, receiver: Receiver) -> None:
     register(api, receiver.url)
     for _ in range(20):
         announce(services)
-    threads = [threading.Thread(target=lambda: [None for _ in iter(postman.deliver_one, False)]) for _ in range(4)]
+    processes = [Postman(services.settings, services.sessions) for _ in range(4)]
+    threads = [threading.Thread(target=lambda one=one: list(iter(one.deliver_one, False))) for one in processes]
     for thread in threads:
         thread.start()
     for thread in threads:
