@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
 
 from api.addresses import check_url
-from api.deps import AdminDep, CallerDep, ServicesDep
+from api.deps import AdminDep, CallerDep, ServicesDep, count_submission
 from api.webhook_views import DeliveryPage, DeliveryView, WebhookList, WebhookRequest, WebhookView
 from db import webhooks
 from db.errors import InvalidWebhook, WebhookNotFound
@@ -20,6 +20,7 @@ router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 @router.post("", status_code=201)
 def create(request: WebhookRequest, services: ServicesDep, caller: AdminDep) -> WebhookView:
     """Register an address for the tenant's jobs and batches. The answer has the secret that signs, this once."""
+    count_submission(caller, services)
     unknown = sorted(set(request.events) - set(webhooks.EVENTS))
     if unknown:
         raise InvalidWebhook("events", f"there is no event {unknown[0]!r}: there are {', '.join(webhooks.EVENTS)}")

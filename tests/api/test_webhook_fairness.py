@@ -18,8 +18,10 @@ from api.addresses import check_url, target
 from api.app import create_app
 from api.postman import Postman
 from db import webhooks
+from db.accounts import ApiKey
 from db.errors import InvalidWebhook
 from db.openai_models import Delivery
+from db.session import db_now
 from db.settings import Settings
 from tests.api.conftest import MemoryQueue
 from tests.api.gate import Gate
@@ -183,3 +185,21 @@ def test_slow_receivers_of_one_tenant_keep_nobody_else_waiting(gate: Gate, slow:
     sender.stop()
     assert told
     assert len(held) <= 1
+
+
+def test_a_tenant_has_so_many_webhooks_and_no_more(gate: Gate) -> None:
+    for number in range(webhooks.MOST - 1):
+        stored(gate, "acme", f"{number}")
+    body = {"url": "https://hook.example/"}
+    (first, second) = (gate.call("acme admin", "POST", "/v1/webhooks", json=body) for _ in range(2))
+    assert (first.status_code, second.status_code, second.json()["code"]) == (201, 429, "webhooks_exceeded")
+    assert gate.call("bolt admin", "POST", "/v1/webhooks", json=body).status_code == 201
+    assert gate.call("acme admin", "DELETE", f"/v1/webhooks/{first.json()['id']}").status_code == 204
+    assert gate.call("acme admin", "POST", "/v1/webhooks", json=body).status_code == 201
+
+
+def test_making_a_webhook_counts_against_the_key_s_rate(gate: Gate) -> None:
+    with gate.sessions.begin() as session:
+        session.execute(update(ApiKey).values(submissions=-1000.0, submissions_at=db_now()))
+    answer = gate.call("acme admin", "POST", "/v1/webhooks", json={"url": "https://hook.example/"})
+    assert (answer.status_code, answer.json()["code"]) == (429, "rate_exceeded")
