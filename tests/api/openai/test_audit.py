@@ -8,6 +8,8 @@ from db import audit
 from db.accounts import AuditEntry
 from tests.api.gate import Gate
 from tests.api.ledger import summarize, write
+from tests.api.openai.office import Desk
+from tests.api.openai.rig import chat, jsonl
 
 WHO = "acme submit"
 PARTS = {"bytes": 3, "filename": "a.jsonl", "mime_type": "x", "purpose": "batch"}
@@ -29,6 +31,40 @@ def done(gate: Gate, method: str, path: str, who: str = WHO, **more: Any) -> Any
     answer = gate.call(who, method, path, **more)
     assert answer.is_success, answer.text
     return answer.json() if answer.content.startswith(b"{") else None
+
+
+def test_files(gate: Gate) -> None:
+    lines = jsonl([chat("a", "x")])
+    sent = done(gate, "POST", "/v1/files", files={"file": ("a.jsonl", lines)}, data={"purpose": "batch"})["id"]
+    done(gate, "GET", f"/v1/files/{sent}/content", "acme read")
+    assert gate.call("bolt submit", "GET", f"/v1/files/{sent}/content").status_code == 404
+    done(gate, "DELETE", f"/v1/files/{sent}")
+    assert gate.call(WHO, "GET", f"/v1/files/{sent}/content").status_code == 404
+    assert noted(gate) == [("file.create", sent), ("file.download", sent), ("file.delete", sent)]
+    assert entries(gate)[0].details == {"bytes": len(lines)}
+
+
+def test_uploads_in_parts(gate: Gate) -> None:
+    first, second = (done(gate, "POST", "/v1/uploads", json=PARTS)["id"] for _ in range(2))
+    part = done(gate, "POST", f"/v1/uploads/{first}/parts", files={"data": ("x", b"{}\n")})["id"]
+    file = done(gate, "POST", f"/v1/uploads/{first}/complete", json={"part_ids": [part]})["file"]["id"]
+    done(gate, "POST", f"/v1/uploads/{second}/cancel")
+    assert noted(gate) == [
+        ("upload.begin", first),
+        ("upload.begin", second),
+        ("file.create", file),
+        ("upload.complete", first),
+        ("upload.cancel", second),
+    ]
+
+
+def test_the_output_of_a_batch(desk: Desk) -> None:
+    batch = desk.run([chat("a", "x")])
+    job, output = batch["nightmill"]["job_id"], batch["output_file_id"]
+    assert desk.http.get(f"/v1/files/{output}/content").status_code == 200
+    with desk.services.sessions.begin() as session:
+        newest = audit.listing(session, "default", limit=1)[0]
+    assert (newest.action, newest.thing, newest.details) == ("file.download", output, {"job": job})
 
 
 def test_webhooks(gate: Gate) -> None:
