@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from api.app import create_app
 from db import audit
 from db.accounts import AuditEntry
+from db.models import Job
+from db.settings import Settings
+from tests.api.conftest import MemoryQueue
 from tests.api.gate import Gate
 from tests.api.ledger import summarize, write
 from tests.api.openai.office import Desk
@@ -58,15 +68,6 @@ def test_uploads_in_parts(gate: Gate) -> None:
     ]
 
 
-def test_the_output_of_a_batch(desk: Desk) -> None:
-    batch = desk.run([chat("a", "x")])
-    job, output = batch["nightmill"]["job_id"], batch["output_file_id"]
-    assert desk.http.get(f"/v1/files/{output}/content").status_code == 200
-    with desk.services.sessions.begin() as session:
-        newest = audit.listing(session, "default", limit=1)[0]
-    assert (newest.action, newest.thing, newest.details) == ("file.download", output, {"job": job})
-
-
 def test_webhooks(gate: Gate) -> None:
     body = {"url": "https://hook.example/services/secret?token=secret"}
     made = done(gate, "POST", "/v1/webhooks", "acme admin", json=body)["id"]
@@ -79,3 +80,32 @@ def test_plans(gate: Gate) -> None:
     path = write(gate.folder / "acme" / "in.parquet", 3)
     plan = done(gate, "POST", "/v1/jobs?dry_run=true", json=summarize(path))["id"]
     assert noted(gate) == [("plan.create", plan)]
+
+
+def test_the_output_of_a_batch(desk: Desk) -> None:
+    batch = desk.run([chat("a", "x")])
+    job, output = batch["nightmill"]["job_id"], batch["output_file_id"]
+    assert desk.http.get(f"/v1/files/{output}/content").status_code == 200
+    with desk.services.sessions.begin() as session:
+        newest = audit.listing(session, "default", limit=1)[0]
+    assert (newest.action, newest.thing, newest.details) == ("file.download", output, {"job": job})
+
+
+@pytest.fixture
+def hasty(tmp_path: Path, sqlite_url: str) -> Iterator[Gate]:
+    """Nobody answers a call, so it gives up soon."""
+    settings = Settings(home=tmp_path / "home", database_url=sqlite_url, sweep_seconds=3600, auth=True)
+    settings = settings.model_copy(update={"openai_timeout_seconds": 0.05})
+    with TestClient(create_app(settings, MemoryQueue())) as http:
+        yield Gate(http, http.app.state.services, tmp_path / "tenants")  # type: ignore[attr-defined]
+
+
+def test_single_answers(hasty: Gate) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "a secret"}]}
+    assert hasty.call(WHO, "POST", "/v1/chat/completions", json=body).status_code == 504
+    with hasty.sessions.begin() as session:
+        (job,) = session.scalars(select(Job)).all()
+    (stored, asked) = entries(hasty)
+    assert (stored.action, asked.action, asked.thing) == ("upload.create", "completion.create", job.id)
+    assert asked.details == {"model": "m"}
+    assert asked.key_id == stored.key_id
