@@ -109,3 +109,18 @@ def test_single_answers(hasty: Gate) -> None:
     assert (stored.action, asked.action, asked.thing) == ("upload.create", "completion.create", job.id)
     assert asked.details == {"model": "m"}
     assert asked.key_id == stored.key_id
+
+
+def test_rows_on_the_page_of_a_job(desk: Desk) -> None:
+    """A live page that asks again how far the job is gets no rows, and is no entry."""
+    job = desk.run([chat("a", "x")])["nightmill"]["job_id"]
+
+    def views() -> list[str]:
+        with desk.services.sessions.begin() as session:
+            found = audit.listing(session, "default", limit=100)
+        return [entry.thing for entry in found if entry.action == "result.view"]
+
+    assert "No part is finished yet." in desk.http.get(f"/jobs/{job}", headers={"HX-Request": "true"}).text
+    assert views() == []
+    assert "No part is finished yet." not in desk.http.get(f"/jobs/{job}").text
+    assert views() == [job]
