@@ -22,6 +22,7 @@ from api.problem import FieldProblem, Problem
 from db import errors
 from db.redaction import shown
 from db.stores.errors import StorageMissing, StorageRefused, StorageUnavailable, StorageUnsafe
+from db.webhooks import WebhooksExceeded
 
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
@@ -57,6 +58,7 @@ TABLE: dict[type[errors.DomainError], tuple[HTTPStatus, str]] = {
     errors.KeyNotFound: (HTTPStatus.NOT_FOUND, "No such key"),
     errors.InvalidKey: (HTTPStatus.UNPROCESSABLE_ENTITY, "The key cannot be made"),
     errors.WebhookNotFound: (HTTPStatus.NOT_FOUND, "No such webhook"),
+    WebhooksExceeded: (HTTPStatus.TOO_MANY_REQUESTS, "Too many webhooks"),
     errors.InvalidWebhook: (HTTPStatus.UNPROCESSABLE_ENTITY, "The webhook cannot be made"),
     errors.JobNotFound: (HTTPStatus.NOT_FOUND, "No such job"),
     errors.PlanNotFound: (HTTPStatus.NOT_FOUND, "No such plan"),

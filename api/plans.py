@@ -10,7 +10,7 @@ from api import submission
 from api.auth import Caller
 from api.deps import CallerDep, Services, ServicesDep
 from api.plan_views import PlanView
-from db import dry_runs, tenants
+from db import audit, dry_runs, tenants
 from db.specs import JobSpec
 
 router = APIRouter(prefix="/v1/plans", tags=["jobs"])
@@ -37,6 +37,7 @@ def make(spec: JobSpec, sample_rows: int, services: Services, caller: Caller) ->
             input_version=checked.input_version,
             sample_rows=sample_rows,
         )
+        audit.record(session, caller.actor, "plan.create", run.id, rows=run.num_rows)
         view = PlanView.of(run)
     services.sweeper.nudge()
     return view

@@ -1,4 +1,7 @@
-"""The thread that delivers webhooks, by the Standard Webhooks scheme: signed, tried again with growing pauses, logged.
+"""The threads that deliver webhooks, by the Standard Webhooks scheme: signed, tried again with growing pauses, logged.
+
+One tenant's receivers never keep another's waiting for long: an attempt has an end whatever the receiver does, and
+a process makes one at a time for a tenant.
 
 Any number of processes may do so at once: a delivery is taken by compare-and-set (db.webhooks). A receiver may still
 get an event twice, when a process dies between delivery and record; the event's id tells.
@@ -6,6 +9,7 @@ get an event twice, when a process dies between delivery and record; the event's
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -18,14 +22,14 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 from sqlalchemy.orm import Session, sessionmaker
 
-from api.addresses import AddressRefused, target
+from api.addresses import AddressRefused, Target, target
 from db import webhooks
 from db.errors import InvalidWebhook
 from db.openai_models import Delivery, Webhook
 from db.settings import Settings
 
 log = logging.getLogger(__name__)
-SECONDS = 10.0  # for one attempt
+SECONDS = 10.0  # for all of one attempt, however slowly its bytes come
 AT_ONCE = 4
 GONE = 410  # the receiver wants no more of it
 
@@ -39,22 +43,29 @@ class Undelivered(Exception):
 
 
 class Postman(threading.Thread):
-    """Looks every `sweep_seconds`. Errors are logged and never fatal."""
+    """AT_ONCE threads that look every `sweep_seconds`. Errors are logged and never fatal."""
 
-    def __init__(self, settings: Settings, sessions: sessionmaker[Session]) -> None:
+    def __init__(self, settings: Settings, sessions: sessionmaker[Session], seconds: float = SECONDS) -> None:
         super().__init__(name="postman", daemon=True)
         self._settings = settings
         self._sessions = sessions
+        self._seconds = seconds
         self._over = threading.Event()
+        self._taking = threading.Lock()
+        self._busy: set[str] = set()  # tenants that a thread of this process delivers for
 
     def run(self) -> None:
+        # Each goes its own way: none waits for the slowest of the others.
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="postman") as pool:
-            while not self._over.wait(self._settings.sweep_seconds):
-                try:
-                    while not self._over.is_set() and any(pool.map(lambda _: self.deliver_one(), range(AT_ONCE))):
-                        pass
-                except Exception as error:  # The thread must outlive every failure of the database.
-                    log.warning("webhooks are not delivered, and it is tried again: %s", error)
+            list(pool.map(lambda _: self._deliver(), range(AT_ONCE)))
+
+    def _deliver(self) -> None:
+        while not self._over.wait(self._settings.sweep_seconds):
+            try:
+                while not self._over.is_set() and self.deliver_one():
+                    pass
+            except Exception as error:  # The thread must outlive every failure of the database.
+                log.warning("webhooks are not delivered, and it is tried again: %s", error)
 
     def stop(self) -> None:
         self._over.set()
@@ -62,23 +73,35 @@ class Postman(threading.Thread):
             self.join(timeout=SECONDS)
 
     def deliver_one(self) -> bool:
-        """Attempt what is due longest; False when nothing is due."""
-        with self._sessions.begin() as session:
-            taken = webhooks.take_due(session)
-        if taken is None:
-            return False
-        delivery, webhook = taken
+        """Attempt what is due longest; False when nothing is due, but for tenants that are being served."""
+        with self._taking:
+            with self._sessions.begin() as session:
+                taken = webhooks.take_due(session, self._busy)
+            if taken is None:
+                return False
+            delivery, webhook = taken
+            self._busy.add(webhook.tenant)
+        try:
+            self._attempt(delivery, webhook)
+        finally:
+            with self._taking:
+                self._busy.discard(webhook.tenant)
+        return True
+
+    def _attempt(self, delivery: Delivery, webhook: Webhook) -> None:
         status: int | None = None
         reason: str | None = None
         try:
             status = self._send(delivery, webhook)
         except Undelivered as failure:
             status, reason = failure.status, str(failure)
+        except Exception:  # What one webhook does to us must not keep the others from theirs.
+            log.exception("delivery %d broke off, and is tried again", delivery.id)
+            reason = "could not be sent"
         with self._sessions.begin() as session:
             webhooks.settle(session, delivery, delivered=reason is None, status=status, error=reason)
             if status == GONE:
                 webhooks.disable(session, webhook.id)
-        return True
 
     def _send(self, delivery: Delivery, webhook: Webhook) -> int:
         """The status of a delivery that was taken. Raises Undelivered."""
@@ -87,16 +110,26 @@ class Postman(threading.Thread):
         try:
             where = target(webhook.url, self._settings.webhook_private_addresses)
             headers["host"] = where.host
-            with httpx.Client(timeout=SECONDS, follow_redirects=False, trust_env=False) as client:
-                request = client.build_request(
-                    "POST", where.url, content=body, headers=headers, extensions={"sni_hostname": where.name}
-                )
-                answer = client.send(request, stream=True)  # what it says is not read
-                answer.close()
+            status = asyncio.run(_post(where, headers, body, self._seconds))
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise Undelivered(f"no answer within {self._seconds:g} s") from error
         except (InvalidWebhook, AddressRefused, httpx.HTTPError) as error:
             raise Undelivered(str(error) or type(error).__name__) from error
-        if not answer.is_success:
-            raise Undelivered(f"answered {answer.status_code}", answer.status_code)
+        if not httpx.codes.is_success(status):
+            raise Undelivered(f"answered {status}", status)
+        return status
+
+
+async def _post(where: Target, headers: dict[str, str], body: bytes, seconds: float) -> int:
+    """The status that is answered. The client's own timeout begins anew with every byte. Raises TimeoutError."""
+    async with (
+        asyncio.timeout(seconds),
+        httpx.AsyncClient(timeout=seconds, follow_redirects=False, trust_env=False) as client,
+    ):
+        about = {"sni_hostname": where.name}
+        request = client.build_request("POST", where.url, content=body, headers=headers, extensions=about)
+        answer = await client.send(request, stream=True)  # what it says is not read
+        await answer.aclose()
         return answer.status_code
 
 

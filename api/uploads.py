@@ -54,7 +54,7 @@ async def upload(
     """
     kind = request.headers.get("content-type", "")
     if kind.startswith("application/json"):
-        return await openai_uploads.begin(request, services, caller.tenant)
+        return await openai_uploads.begin(request, services, caller)
     if kind.startswith("multipart/form-data"):
         async with request.form(max_files=1, max_fields=1) as form:
             part = form.get("file")

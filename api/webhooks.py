@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
 
 from api.addresses import check_url
-from api.deps import AdminDep, CallerDep, ServicesDep
+from api.deps import AdminDep, CallerDep, ServicesDep, count_submission
 from api.webhook_views import DeliveryPage, DeliveryView, WebhookList, WebhookRequest, WebhookView
-from db import webhooks
+from db import audit, webhooks
 from db.errors import InvalidWebhook, WebhookNotFound
 from db.openai_models import Webhook
 
@@ -20,12 +20,15 @@ router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 @router.post("", status_code=201)
 def create(request: WebhookRequest, services: ServicesDep, caller: AdminDep) -> WebhookView:
     """Register an address for the tenant's jobs and batches. The answer has the secret that signs, this once."""
+    count_submission(caller, services)
     unknown = sorted(set(request.events) - set(webhooks.EVENTS))
     if unknown:
         raise InvalidWebhook("events", f"there is no event {unknown[0]!r}: there are {', '.join(webhooks.EVENTS)}")
-    check_url(request.url, services.settings.webhook_private_addresses)
+    host = check_url(request.url, services.settings.webhook_private_addresses).hostname
     with services.sessions.begin() as session:
         webhook = webhooks.create(session, caller.tenant, request.url, request.events)
+        # The rest of an address may be a secret, as that of many a chat's hook is.
+        audit.record(session, caller.actor, "webhook.create", webhook.id, host=host)
         return WebhookView.of(webhook, webhook.secret)
 
 
@@ -41,6 +44,7 @@ def delete(webhook_id: str, services: ServicesDep, caller: AdminDep) -> None:
     """Forget a webhook and its log; what is not delivered yet is not delivered any more."""
     with services.sessions.begin() as session:
         session.delete(_get(session, caller.tenant, webhook_id))
+        audit.record(session, caller.actor, "webhook.delete", webhook_id)
 
 
 @router.get("/{webhook_id}/deliveries")

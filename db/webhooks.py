@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import base64
 import secrets
+from collections.abc import Collection
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from db.accounts import Tenant
+from db.errors import DomainError
 from db.models import Job
 from db.openai_models import Batch, Delivery, Webhook
 from db.session import db_now
@@ -24,9 +27,25 @@ EVENTS = (*BATCH_EVENTS, *JOB_EVENTS)
 # Seconds from an attempt to the next; after the last one the delivery has failed (Standard Webhooks' own schedule).
 PAUSES = (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)
 ATTEMPT_SECONDS = 60.0
+MOST = 20  # of a tenant: each is told of every one of its jobs
+
+
+class WebhooksExceeded(DomainError):
+    """The tenant has as many webhooks as one may have."""
+
+    code = "webhooks_exceeded"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"a tenant has {limit} webhooks at most; delete one that is not needed any more")
+        self.limit = limit
 
 
 def create(session: Session, tenant: str, url: str, events: list[str]) -> Webhook:
+    """Raises WebhooksExceeded."""
+    # The tenant is held until the transaction ends, so that two of its webhooks are counted one after the other.
+    session.scalar(select(Tenant.name).where(Tenant.name == tenant).with_for_update(key_share=True))
+    if (session.scalar(select(func.count()).where(Webhook.tenant == tenant)) or 0) >= MOST:
+        raise WebhooksExceeded(MOST)
     webhook = Webhook(id=f"wh_{secrets.token_hex(12)}", tenant=tenant, url=url, enabled=True)
     webhook.secret = "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
     webhook.events, webhook.created_at = {"types": events}, db_now()
@@ -79,9 +98,12 @@ def announce(session: Session, tenant: str, type: str, object_id: str) -> None:
     session.flush()
 
 
-def take_due(session: Session) -> tuple[Delivery, Webhook] | None:
-    """The delivery that is due longest, taken: the caller attempts it and says how it went."""
+def take_due(session: Session, busy: Collection[str] = ()) -> tuple[Delivery, Webhook] | None:
+    """The delivery that is due longest, taken: the caller attempts it and says how it went. `busy`: tenants whose turn
+    it is not."""
     query = select(Delivery).where(Delivery.status == "pending", Delivery.next_at <= db_now())
+    if busy:
+        query = query.where(Delivery.webhook_id.not_in(select(Webhook.id).where(Webhook.tenant.in_(busy))))
     found = session.scalar(query.order_by(Delivery.next_at).limit(1).with_for_update(skip_locked=True))
     if found is None:
         return None

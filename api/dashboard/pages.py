@@ -18,13 +18,13 @@ from api import plans as plan_routes
 from api import results, system
 from api import schedules as schedule_routes
 from api.dashboard import render
-from api.dashboard.rows import look
+from api.dashboard.rows import NOTHING, look
 from api.dashboard.session import Viewer, ViewerDep
 from api.deps import Services, ServicesDep
 from api.errors import ResultNotFound
 from api.plan_views import LIMITS
 from api.schedule_schemas import RunView, ScheduleView
-from db import jobs, samples, windows
+from db import audit, jobs, samples, windows
 from db.errors import DatasetRefused
 from db.histograms import MEASURES
 from db.models import Job, Shard, ShardStatus
@@ -61,7 +61,11 @@ def job_page(job_id: str, request: Request, services: ServicesDep, viewer: Viewe
         engine = _engine(session, job)
         spans = windows.of(session, job)
         output = _output(session, services, job)
-    seen = look(job, output)
+    # The parts that a live page asks for again have no rows in them.
+    seen = NOTHING if "HX-Request" in request.headers else look(job, output)
+    if seen.pairs or seen.groups:
+        with services.sessions.begin() as session:
+            audit.record(session, viewer.caller.actor, "result.view", job_id)
     columns = {name: [getattr(point, name) for point in points] for name in ("at", "rows", "tokens")}
     response = render.page(
         request,

@@ -53,6 +53,9 @@ class Look:
     lengths: list[tuple[str, int]]  # "1–16" tokens -> answers
 
 
+NOTHING = Look([], [], False, [])
+
+
 def look(job: Job, output: Place | None) -> Look:
     """`output`: where the job's output lies; None when that may not be read."""
     spec = JobSpec.model_validate(job.spec)
@@ -61,7 +64,7 @@ def look(job: Job, output: Place | None) -> Look:
     lengths: list[tuple[str, int]] = []
     seen = 0
     if output is None or (isinstance(output, S3Path) and not job.status.terminal):
-        return Look([], [], False, [])
+        return NOTHING
     with suppress(DomainError, OSError, ValueError, KeyError):
         first = next(_parts(output), None)
         if first is not None:

@@ -21,14 +21,15 @@ import pyarrow.parquet as pq
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
-from api.deps import Services, ServicesDep
+from api.auth import Caller
+from api.deps import Services, ServicesDep, SubmissionDep, SubmitterDep
 from api.openai import work
 from api.openai.answers import COLUMNS, Answers
 from api.openai.conversion import SCHEMA
-from api.openai.deps import CountedDep, SubmittingDep
 from api.openai.errors import APIError, OpenAIRoute, error_object
-from db import control, files, parquet
+from db import audit, control, files, parquet
 from db.errors import JobNotCancellable
 from db.models import Job, JobStatus, Shard, ShardStatus
 from db.openai_body import CHAT, COMPLETIONS, BodyRefused, parse
@@ -40,28 +41,28 @@ BODY = {"requestBody": {"required": True, "content": {"application/json": {"sche
 
 
 @router.post("/chat/completions", openapi_extra=BODY)
-async def chat_completions(request: Request, services: ServicesDep, tenant: CountedDep) -> Response:
+async def chat_completions(request: Request, services: ServicesDep, caller: SubmissionDep) -> Response:
     """Answer a conversation. What is supported is the same as in a batch."""
-    return await _complete(request, services, tenant, CHAT)
+    return await _complete(request, services, caller, CHAT)
 
 
 @router.post("/completions", openapi_extra=BODY)
-async def completions(request: Request, services: ServicesDep, tenant: CountedDep) -> Response:
+async def completions(request: Request, services: ServicesDep, caller: SubmissionDep) -> Response:
     """Go on with a text."""
-    return await _complete(request, services, tenant, COMPLETIONS)
+    return await _complete(request, services, caller, COMPLETIONS)
 
 
 @router.post("/embeddings", openapi_extra=BODY)
-async def embeddings(tenant: SubmittingDep) -> Response:
+async def embeddings(caller: SubmitterDep) -> Response:
     """Not supported: models here generate text."""
     raise APIError("Embeddings are not supported by this server.", code="unsupported_endpoint")
 
 
-async def _complete(request: Request, services: Services, tenant: str, endpoint: str) -> Response:
+async def _complete(request: Request, services: Services, caller: Caller, endpoint: str) -> Response:
     body = _decoded(await request.body())
     model = _model(endpoint, body)
     seconds = services.settings.openai_timeout_seconds
-    job = await _in_thread(partial(_submit, services, tenant, endpoint, model, body))
+    job = await _in_thread(partial(_submit, services, caller, endpoint, model, body))
     try:
         ended = await _wait(services, job, seconds, request.is_disconnected)
         if ended is None:
@@ -92,12 +93,17 @@ def _model(endpoint: str, body: Any) -> str:
         raise APIError(refusal.message, param=refusal.param, code=refusal.code) from refusal
 
 
-def _submit(services: Services, tenant: str, endpoint: str, model: str, body: Any) -> Job:
+def _submit(services: Services, caller: Caller, endpoint: str, model: str, body: Any) -> Job:
     call = f"call_{secrets.token_hex(8)}"
     table = pa.table([[call], [json.dumps(body)]], schema=SCHEMA)
-    stored = work.store(services, tenant, f"{call}.parquet", lambda sink: pq.write_table(table, sink))
+    stored = work.store(services, caller.tenant, f"{call}.parquet", lambda sink: pq.write_table(table, sink))
     seconds = services.settings.openai_timeout_seconds
-    return work.submit(services, work.Order(tenant, endpoint, model, stored, seconds, work.HIGHEST))
+
+    def note(session: Session, job: Job) -> bool:
+        audit.record(session, caller.actor, "completion.create", job.id, model=model)
+        return True
+
+    return work.submit(services, work.Order(caller.actor, endpoint, model, stored, seconds, work.HIGHEST), note)
 
 
 async def _wait(services: Services, job: Job, seconds: float, gone: Callable[[], Awaitable[bool]]) -> Job | None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from api.deps import CallerDep, SubmissionDep, SubmitterDep
+from api.deps import CallerDep, SubmitterDep
 from api.openai.keeper import Keeper
 
 
@@ -18,17 +18,12 @@ def _submitting(caller: SubmitterDep) -> str:
     return caller.tenant
 
 
-def _counted(caller: SubmissionDep) -> str:
-    return caller.tenant
-
-
 def _keeper(request: Request) -> Keeper:
     keeper: Keeper = request.app.state.keeper
     return keeper
 
 
-# The caller's tenant: to look at what it has, to change something there, and to make what the key's rate bounds.
+# The caller's tenant: to look at what it has, and to change something there.
 TenantDep = Annotated[str, Depends(_tenant)]
 SubmittingDep = Annotated[str, Depends(_submitting)]
-CountedDep = Annotated[str, Depends(_counted)]
 KeeperDep = Annotated[Keeper, Depends(_keeper)]

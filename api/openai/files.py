@@ -11,13 +11,14 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.datastructures import FormData, UploadFile
 
-from api.deps import Services, ServicesDep
+from api.auth import Caller
+from api.deps import CallerDep, Services, ServicesDep, SubmissionDep, SubmitterDep
 from api.openai import rendering, views
-from api.openai.deps import CountedDep, SubmittingDep, TenantDep
+from api.openai.deps import TenantDep
 from api.openai.errors import APIError, OpenAIRoute, not_found
 from api.openai.rendering import Kind
 from api.openai.schemas import check_purpose
-from db import openai_batches, openai_files
+from db import audit, openai_batches, openai_files
 from db.errors import UploadTooLarge
 from db.models import Job
 from db.openai_models import Batch, OpenAIFile
@@ -47,7 +48,7 @@ FORM = {
 
 
 @router.post("", openapi_extra=FORM)
-async def upload(request: Request, services: ServicesDep, tenant: CountedDep) -> dict[str, Any]:
+async def upload(request: Request, services: ServicesDep, caller: SubmissionDep) -> dict[str, Any]:
     """Take the JSONL file of a batch, as multipart form data with `file` and `purpose`."""
     async with request.form(max_files=1, max_fields=8) as form:
         part = form.get("file")
@@ -58,7 +59,7 @@ async def upload(request: Request, services: ServicesDep, tenant: CountedDep) ->
         check_purpose(str(form["purpose"]))
         name, expires = part.filename or "", _expiry(form)
         check_name(name)
-        save = partial(save_file, services, tenant, name, _chunks(part.file), expires)
+        save = partial(save_file, services, caller, name, _chunks(part.file), expires)
         return views.file(await anyio.to_thread.run_sync(save))
 
 
@@ -69,7 +70,7 @@ def check_name(filename: str) -> None:
 
 
 def save_file(
-    services: Services, tenant: str, filename: str, chunks: Iterator[bytes], expires_seconds: int | None
+    services: Services, caller: Caller, filename: str, chunks: Iterator[bytes], expires_seconds: int | None
 ) -> OpenAIFile:
     """Store a file and its row. Raises APIError, UploadTooLarge; then nothing is kept."""
     settings, file_id = services.settings, openai_files.new_id("file-")
@@ -85,7 +86,8 @@ def save_file(
         row = OpenAIFile(id=file_id, filename=filename[:1024], purpose="batch", num_bytes=size)
         lifetime = expires_seconds or settings.openai_file_days * DAY
         with services.sessions.begin() as session:
-            return openai_files.create(session, tenant, row, lifetime)
+            audit.record(session, caller.actor, "file.create", file_id, bytes=size)
+            return openai_files.create(session, caller.tenant, row, lifetime)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -141,11 +143,12 @@ def read(file_id: str, services: ServicesDep, tenant: TenantDep) -> dict[str, An
 
 
 @router.delete("/{file_id}")
-def delete(file_id: str, services: ServicesDep, tenant: SubmittingDep) -> dict[str, Any]:
+def delete(file_id: str, services: ServicesDep, caller: SubmitterDep) -> dict[str, Any]:
     """The rows of an output stay with the batch's job; its file here is gone."""
-    row = _get(services, tenant, file_id)
+    row = _get(services, caller.tenant, file_id)
     with services.sessions.begin() as session:
         openai_files.remove(session, services.settings, row)
+        audit.record(session, caller.actor, "file.delete", file_id)
     return {"id": file_id, "object": "file", "deleted": True}
 
 
@@ -153,16 +156,19 @@ def delete(file_id: str, services: ServicesDep, tenant: SubmittingDep) -> dict[s
 def content(
     file_id: str,
     services: ServicesDep,
-    tenant: TenantDep,
+    caller: CallerDep,
     offset: Annotated[int, Query(ge=0, description="Lines to leave out: the `X-Last-Line` of the answer before.")] = 0,
 ) -> Response:
     """The bytes. Of a batch under way, the finished lines so far: `X-Incomplete` is true, and `X-Last-Line` says how
     many there are, offset included."""
     with services.sessions.begin() as session:
-        row = openai_files.get(session, tenant, file_id)
-        batch = openai_batches.of_file(session, tenant, file_id)
+        row = openai_files.get(session, caller.tenant, file_id)
+        batch = openai_batches.of_file(session, caller.tenant, file_id)
         job = None if batch is None else openai_batches.job_of(session, batch)
-    if batch is not None and (row is not None or not openai_batches.ended(batch)):
+        early = batch is not None and not openai_batches.ended(batch)
+        if row is not None or early:
+            audit.record(session, caller.actor, "file.download", file_id, job=job and job.id)
+    if batch is not None and (row is not None or early):
         return _rendered(services, batch, job, row, file_id, offset)
     if row is None:
         raise not_found("file", file_id)

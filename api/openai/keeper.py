@@ -16,6 +16,7 @@ from api.openai import rendering, work
 from api.openai.conversion import Conversion, FileRefused
 from api.openai.rendering import Kind
 from db import openai_batches, openai_files, openai_retention
+from db.audit import Actor
 from db.errors import DomainError
 from db.models import Job, JobStatus
 from db.openai_models import Batch, BatchStatus
@@ -128,7 +129,8 @@ class Keeper(threading.Thread):
             self._fail(batch, refusal.errors)
             return
         assert made.model is not None, "a file without a request is refused"
-        order = work.Order(batch.tenant, batch.endpoint, made.model, stored, max(left, LEAST_DEADLINE))
+        actor = Actor(batch.tenant, None, "batch")  # who made the batch stands with its creation
+        order = work.Order(actor, batch.endpoint, made.model, stored, max(left, LEAST_DEADLINE))
         self._submit(batch, order)
 
     def _submit(self, batch: Batch, order: work.Order) -> None:

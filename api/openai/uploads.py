@@ -21,13 +21,13 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 from starlette.datastructures import UploadFile
 
-from api.deps import Services, ServicesDep
+from api.auth import Caller
+from api.deps import Services, ServicesDep, SubmissionDep, SubmitterDep
 from api.openai import views
-from api.openai.deps import CountedDep, SubmittingDep
 from api.openai.errors import APIError, OpenAIRoute, answering, not_found
 from api.openai.files import check_name, save_file
 from api.openai.schemas import CompleteRequest, UploadRequest, check_purpose
-from db import openai_files
+from db import audit, openai_files
 from db.errors import UploadTooLarge
 from db.openai_models import OpenAIFile, OpenAIPart, OpenAIUpload
 from db.session import db_now
@@ -37,7 +37,7 @@ LIFETIME = 3600
 MAX_PARTS = 1000  # of 64 MB, as the contract has them, far more than any file may have
 
 
-async def begin(request: Request, services: Services, tenant: str) -> Response:
+async def begin(request: Request, services: Services, caller: Caller) -> Response:
     """Answer a JSON body: the beginning of an upload in parts."""
 
     async def answer() -> Response:
@@ -52,18 +52,19 @@ async def begin(request: Request, services: Services, tenant: str) -> Response:
             raise APIError(f"The body is not JSON: {error}") from error
         except RecursionError as error:
             raise APIError("The body is not JSON that can be read: it is nested too deeply.") from error
-        return JSONResponse(await anyio.to_thread.run_sync(partial(_begin, services, tenant, asked)))
+        return JSONResponse(await anyio.to_thread.run_sync(partial(_begin, services, caller, asked)))
 
     return await answering(request, answer)
 
 
-def _begin(services: Services, tenant: str, asked: UploadRequest) -> dict[str, Any]:
+def _begin(services: Services, caller: Caller, asked: UploadRequest) -> dict[str, Any]:
     check_purpose(asked.purpose)
     check_name(asked.filename)
     most = services.settings.openai_max_file_bytes
     if asked.bytes > most:
         raise APIError(f"A file has at most {most} bytes.", param="bytes", code="file_too_large")
-    row = OpenAIUpload(id=openai_files.new_id("upload_"), tenant=tenant, filename=asked.filename, status="pending")
+    row = OpenAIUpload(id=openai_files.new_id("upload_"), tenant=caller.tenant, filename=asked.filename)
+    row.status = "pending"
     row.mime_type, row.purpose, row.num_bytes = asked.mime_type, asked.purpose, asked.bytes
     row.file_expires_seconds = None if asked.expires_after is None else asked.expires_after.seconds
     row.created_at, row.expires_at = db_now(), db_now() + LIFETIME
@@ -71,18 +72,19 @@ def _begin(services: Services, tenant: str, asked: UploadRequest) -> dict[str, A
         session.add(row)
         session.flush()
         session.refresh(row)
+        audit.record(session, caller.actor, "upload.begin", row.id, bytes=row.num_bytes)
         return views.upload(row)
 
 
 @router.post("/parts")
-async def part(upload_id: str, request: Request, services: ServicesDep, tenant: CountedDep) -> dict[str, Any]:
+async def part(upload_id: str, request: Request, services: ServicesDep, caller: SubmissionDep) -> dict[str, Any]:
     """Take one part, as multipart form data with `data`. Parts may come in any order, and side by side; together they
     have at most the bytes that the upload said."""
     async with request.form(max_files=1, max_fields=1) as form:
         data = form.get("data")
         if not isinstance(data, UploadFile):
             raise APIError("Missing required parameter: 'data'.", param="data", code="missing_required_parameter")
-        return await anyio.to_thread.run_sync(partial(_part, services, tenant, upload_id, data.file))
+        return await anyio.to_thread.run_sync(partial(_part, services, caller.tenant, upload_id, data.file))
 
 
 def _part(services: Services, tenant: str, upload_id: str, data: BinaryIO) -> dict[str, Any]:
@@ -124,10 +126,10 @@ def _too_long(left: int) -> APIError:
 
 
 @router.post("/complete")
-def complete(upload_id: str, request: CompleteRequest, services: ServicesDep, tenant: SubmittingDep) -> dict[str, Any]:
+def complete(upload_id: str, request: CompleteRequest, services: ServicesDep, caller: SubmitterDep) -> dict[str, Any]:
     """Join the parts in the order given. They must have all the bytes that the upload said, and the `md5` if given."""
     with services.sessions.begin() as session:
-        upload = _pending(session, tenant, upload_id)
+        upload = _pending(session, caller.tenant, upload_id)
         sizes = openai_files.parts(session, upload_id)
     for part_id in request.part_ids:
         if part_id not in sizes:
@@ -149,32 +151,35 @@ def complete(upload_id: str, request: CompleteRequest, services: ServicesDep, te
         if request.md5 is not None and digest.hexdigest() != request.md5.lower():
             raise APIError(f"The parts have the MD5 {digest.hexdigest()}.", param="md5", code="checksum_mismatch")
 
-    made = save_file(services, tenant, upload.filename, joined(), upload.file_expires_seconds)
-    view = _completed(services, tenant, upload_id, made)
+    made = save_file(services, caller, upload.filename, joined(), upload.file_expires_seconds)
+    view = _completed(services, caller, upload_id, made)
     if view is None:  # completed or cancelled meanwhile, by another call
         with services.sessions.begin() as session:
             openai_files.remove(session, services.settings, session.get_one(OpenAIFile, made.id))
+            audit.record(session, caller.actor, "file.delete", made.id)
         raise _not_pending(upload_id, "no longer pending")
     return view
 
 
-def _completed(services: Services, tenant: str, upload_id: str, made: OpenAIFile) -> dict[str, Any] | None:
+def _completed(services: Services, caller: Caller, upload_id: str, made: OpenAIFile) -> dict[str, Any] | None:
     with services.sessions.begin() as session:
-        upload = openai_files.get_upload(session, tenant, upload_id)
+        upload = openai_files.get_upload(session, caller.tenant, upload_id)
         if upload is None or upload.status != "pending":
             return None
         upload.file_id = made.id
         session.flush()
         openai_files.close_upload(session, services.settings, upload, "completed")
+        audit.record(session, caller.actor, "upload.complete", upload_id, file=made.id)
         return views.upload(upload, made)
 
 
 @router.post("/cancel")
-def cancel(upload_id: str, services: ServicesDep, tenant: SubmittingDep) -> dict[str, Any]:
+def cancel(upload_id: str, services: ServicesDep, caller: SubmitterDep) -> dict[str, Any]:
     """Give an upload up; its parts are removed."""
     with services.sessions.begin() as session:
-        upload = _pending(session, tenant, upload_id)
+        upload = _pending(session, caller.tenant, upload_id)
         openai_files.close_upload(session, services.settings, upload, "cancelled")
+        audit.record(session, caller.actor, "upload.cancel", upload_id)
         return views.upload(upload)
 
 

@@ -26,9 +26,9 @@ HIGHEST = 100
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be run. `model` is the name that the requests have."""
+    """What is to be run, and for whom. `model` is the name that the requests have."""
 
-    tenant: str
+    actor: Actor
     endpoint: str
     model: str
     source: Stored
@@ -52,7 +52,7 @@ def _folders(services: Services, tenant: str) -> Folders:
 def _discard(services: Services, order: Order) -> None:
     """Nobody was told of the dataset: its row goes, if it has one, and its bytes."""
     with services.sessions.begin() as session, suppress(UploadNotFound):
-        files.remove_upload(session, services.settings, order.source.id, order.tenant)
+        files.remove_upload(session, services.settings, order.source.id, order.actor.tenant)
     order.source.path.unlink(missing_ok=True)
 
 
@@ -61,7 +61,7 @@ def submit(services: Services, order: Order, also: Callable[[Session, Job], bool
     nothing is kept. Raises DomainError for what cannot be run."""
     settings = services.settings
     try:
-        files.record_upload(services.sessions, order.source, Actor(order.tenant, None, "batch"))
+        files.record_upload(services.sessions, order.source, order.actor)
         request = JobRequest.model_validate(
             {
                 "input": f"upload://{order.source.id}",
@@ -74,9 +74,9 @@ def submit(services: Services, order: Order, also: Callable[[Session, Job], bool
         )
         spec = submission.specify(request, settings)
         job_id = f"job_{secrets.token_hex(12)}"
-        plan = submission.plan(spec, job_id, _folders(services, order.tenant), settings)
+        plan = submission.plan(spec, job_id, _folders(services, order.actor.tenant), settings)
         with services.sessions.begin() as session:
-            job, _ = plan.create(session, spec, tenant=order.tenant, job_id=job_id)
+            job, _ = plan.create(session, spec, tenant=order.actor.tenant, job_id=job_id)
             if not also(session, job):
                 raise CalledOff
     except BaseException:

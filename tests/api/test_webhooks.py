@@ -212,11 +212,12 @@ def test_the_pause_grows(api: TestClient, services: Services, receiver: Receiver
 
 
 @pytest.mark.parametrize("own", ["sqlite", "postgres"], indirect=True)
-def test_two_processes_deliver_once(api: TestClient, services: Services, receiver: Receiver, postman: Postman) -> None:
+def test_two_processes_deliver_once(api: TestClient, services: Services, receiver: Receiver) -> None:
     register(api, receiver.url)
     for _ in range(20):
         announce(services)
-    threads = [threading.Thread(target=lambda: [None for _ in iter(postman.deliver_one, False)]) for _ in range(4)]
+    processes = [Postman(services.settings, services.sessions) for _ in range(4)]
+    threads = [threading.Thread(target=lambda one=one: list(iter(one.deliver_one, False))) for one in processes]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -306,7 +307,7 @@ def test_a_name_is_resolved_once_and_every_address_looked_at(monkeypatch: pytest
     found = target("https://example.org/hook?a=b", private=False)
     assert (found.url, found.host, found.name) == ("https://93.184.215.14:443/hook?a=b", "example.org", "example.org")
     monkeypatch.setattr(socket, "getaddrinfo", resolving("93.184.215.14", "10.0.0.7"))
-    with pytest.raises(AddressRefused, match=r"leads to 10\.0\.0\.7"):
+    with pytest.raises(AddressRefused, match="leads to an address that is not public"):
         target("https://example.org/hook", private=False)
 
 
@@ -321,4 +322,4 @@ def test_a_name_that_turned_private_is_not_reached(
     assert Postman(strict, services.sessions).deliver_one()
     (entry,) = logged(api, webhook)
     assert (entry["status"], receiver.received) == ("pending", [])
-    assert entry["error"] == "example.org leads to 127.0.0.1, which is no public address"
+    assert entry["error"] == "example.org leads to an address that is not public"  # which one is not told

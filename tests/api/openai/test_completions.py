@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from api import auth
 from api.openai.completions import chat_completions
+from db.accounts import Role
 from db.models import Job, JobStatus, Upload
 from tests.api.openai.office import Desk
 from tests.api.openai.rig import chat
@@ -51,7 +53,7 @@ class Caller:
 
 def test_a_client_that_goes_away_cancels_its_job(desk: Desk) -> None:
     gone: Any = Caller()
-    asyncio.run(chat_completions(gone, desk.services, "default"))
+    asyncio.run(chat_completions(gone, desk.services, auth.Caller("default", Role.ADMIN, None)))
     assert [job.status for job in jobs(desk)] == [JobStatus.CANCELLED]
     assert uploads(desk) == []
 
