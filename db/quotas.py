@@ -2,7 +2,9 @@
 
 Tokens are estimated from what is known then, without reading a row. The prompt: the size, before compression, of the
 columns that the recipe reads, which the footers tell, and the recipe's own words in every row, at four bytes a token,
-as English takes with the tokenizers of today. The answer: `max_tokens`, or else ANSWER_TOKENS; for a label, one.
+as English takes with the tokenizers of today. The answer: `max_tokens`, or else ANSWER_TOKENS; for a label, one; with
+`multi_label` both answers about each label, which the engine computes behind one prompt. Request bodies say each for
+itself how much they ask for, so these are read (db.body_tokens).
 """
 
 from __future__ import annotations
@@ -13,27 +15,42 @@ from sqlalchemy import Float, cast, func, select
 from sqlalchemy.orm import Session
 
 from db.accounts import Tenant
+from db.body_tokens import ANSWER_TOKENS, of_rows
 from db.columns import read_columns
 from db.datasets import Dataset
 from db.errors import QuotaExceeded
 from db.footers import open_parquet
 from db.models import TERMINAL, Job
-from db.specs import JobSpec, Label
+from db.specs import JobSpec, Label, OpenAI
 from db.stores import Place
 
 BYTES_PER_TOKEN = 4
-ANSWER_TOKENS = 256
+VERDICT_TOKENS = 3  # behind a label: a colon, and then yes and no
+MOST_TOKENS = 2**62  # a `max_tokens` may be any number, a column not
 
 
-def estimate_tokens(spec: JobSpec, dataset: Dataset, num_rows: int) -> int:
-    """Prompt and answer tokens of `num_rows` of the rows."""
+def estimate_tokens(spec: JobSpec, dataset: Dataset, num_rows: int, answer_tokens: int | None = None) -> int:
+    """Prompt and answer tokens of the first `num_rows` rows. `answer_tokens`: of request bodies, if counted already.
+
+    Raises as db.body_tokens.of_rows.
+    """
     if num_rows == 0:
         return 0
     read = sum(_column_bytes(file.path, read_columns(spec)) for file in dataset.files)
     words = len(spec.recipe.model_dump_json(exclude_defaults=True))
     prompt = (read / dataset.num_rows + words) / BYTES_PER_TOKEN
-    answer = 1 if isinstance(spec.recipe, Label) else spec.sampling.max_tokens or ANSWER_TOKENS
-    return round((prompt + answer) * num_rows)
+    match spec.recipe:
+        case OpenAI() as recipe:
+            answers = of_rows(recipe, dataset, num_rows) if answer_tokens is None else answer_tokens
+        case Label(multi_label=True, labels=labels):
+            # The prompt is computed once, however many labels are asked about behind it (engine.choices).
+            each = sum(len(label.encode()) / BYTES_PER_TOKEN + VERDICT_TOKENS for label in labels)
+            answers = round(each * num_rows)
+        case Label():
+            answers = num_rows
+        case _:
+            answers = (spec.sampling.max_tokens or ANSWER_TOKENS) * num_rows
+    return min(round(prompt * num_rows) + answers, MOST_TOKENS)
 
 
 def _column_bytes(path: Place, names: Sequence[str]) -> int:

@@ -28,7 +28,7 @@ from api.openai.answers import COLUMNS, Answers
 from api.openai.conversion import SCHEMA
 from api.openai.deps import CountedDep, SubmittingDep
 from api.openai.errors import APIError, OpenAIRoute, error_object
-from db import control, files, parquet
+from db import body_tokens, control, files, parquet
 from db.errors import JobNotCancellable
 from db.models import Job, JobStatus, Shard, ShardStatus
 from db.openai_body import CHAT, COMPLETIONS, BodyRefused, parse
@@ -97,7 +97,8 @@ def _submit(services: Services, tenant: str, endpoint: str, model: str, body: An
     table = pa.table([[call], [json.dumps(body)]], schema=SCHEMA)
     stored = work.store(services, tenant, f"{call}.parquet", lambda sink: pq.write_table(table, sink))
     seconds = services.settings.openai_timeout_seconds
-    return work.submit(services, work.Order(tenant, endpoint, model, stored, seconds, work.HIGHEST))
+    tokens = body_tokens.of_body(endpoint, body)
+    return work.submit(services, work.Order(tenant, endpoint, model, stored, seconds, tokens, work.HIGHEST))
 
 
 async def _wait(services: Services, job: Job, seconds: float, gone: Callable[[], Awaitable[bool]]) -> Job | None:

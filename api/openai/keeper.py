@@ -128,7 +128,8 @@ class Keeper(threading.Thread):
             self._fail(batch, refusal.errors)
             return
         assert made.model is not None, "a file without a request is refused"
-        order = work.Order(batch.tenant, batch.endpoint, made.model, stored, max(left, LEAST_DEADLINE))
+        left = max(left, LEAST_DEADLINE)
+        order = work.Order(batch.tenant, batch.endpoint, made.model, stored, left, made.answer_tokens)
         self._submit(batch, order)
 
     def _submit(self, batch: Batch, order: work.Order) -> None:
