@@ -1,4 +1,4 @@
-"""What a tenant may have waiting: each way to ask for tokens is counted for what it asks."""
+"""What a tenant may have waiting and running: each way to ask for tokens is counted for what it asks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from db import body_tokens
 from db.models import Job
 from db.openai_body import CHAT, COMPLETIONS
 from tests.api.gate import Gate
+from tests.api.ledger import split
 from tests.api.openai.rig import eventually, jsonl
 
 WHO = "acme submit"
@@ -113,3 +114,16 @@ def test_each_label_of_many_is_counted_and_the_prompt_once(gate: Gate) -> None:
         assert submit(gate, {"text": ["word " * 4000] * 2}, recipe).status_code == 202
     one, many = num_tokens(gate)
     assert many - one == pytest.approx(2 * 1000 * (8 / 4 + 3), rel=0.01)
+
+
+def test_a_job_that_was_begun_is_resumed_where_there_is_room(gate: Gate) -> None:
+    limit(gate, max_running_jobs=1)
+    ids = []
+    for _ in range(2):
+        ids.append(gate.submit(WHO)["id"])
+        split(gate.services, ids[-1], (3,))
+        assert gate.call(WHO, "POST", f"/v1/jobs/{ids[-1]}/pause").status_code == 202
+    first, second = (gate.call(WHO, "POST", f"/v1/jobs/{job_id}/resume") for job_id in ids)
+    assert (first.status_code, second.status_code, second.json()["code"]) == (202, 429, "quota_exceeded")
+    assert "this job and the 1 that run already are more than the tenant's quota of 1" in second.json()["detail"]
+    assert gate.call(WHO, "GET", f"/v1/jobs/{ids[1]}").json()["status"] == "paused"
