@@ -15,7 +15,7 @@ from db import body_tokens
 from db.models import Job
 from db.openai_body import CHAT, COMPLETIONS
 from tests.api.gate import Gate
-from tests.api.ledger import split
+from tests.api.ledger import split, summarize, write
 from tests.api.openai.rig import eventually, jsonl
 
 WHO = "acme submit"
@@ -127,3 +127,19 @@ def test_a_job_that_was_begun_is_resumed_where_there_is_room(gate: Gate) -> None
     assert (first.status_code, second.status_code, second.json()["code"]) == (202, 429, "quota_exceeded")
     assert "this job and the 1 that run already are more than the tenant's quota of 1" in second.json()["detail"]
     assert gate.call(WHO, "GET", f"/v1/jobs/{ids[1]}").json()["status"] == "paused"
+
+
+def test_a_plan_is_refused_where_its_sample_would_be(gate: Gate) -> None:
+    path = write(gate.folder / "acme" / "in.parquet", 100)
+
+    def plan(**more: Any) -> tuple[int, str]:
+        answer = gate.call(WHO, "POST", "/v1/jobs?dry_run=true&sample_rows=8", json=summarize(path, **more))
+        return answer.status_code, answer.json().get("code", "")
+
+    limit(gate, max_queued_rows=8)
+    assert plan() == (202, "")
+    limit(gate, max_queued_rows=7)
+    assert plan() == (429, "quota_exceeded")
+    limit(gate, max_queued_rows=8, max_queued_tokens=8000)
+    assert plan(sampling={"max_tokens": 1001}) == (429, "quota_exceeded")
+    assert plan(sampling={"max_tokens": 500}) == (202, "")
