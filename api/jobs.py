@@ -117,7 +117,7 @@ def pause(job_id: str, services: ServicesDep, caller: SubmitterDep) -> JobView:
 
 @router.post("/{job_id}/resume", status_code=202)
 def resume(job_id: str, services: ServicesDep, caller: SubmitterDep) -> JobView:
-    """Go on with a paused job where it was."""
+    """Go on with a paused job where it was. 429 while its tenant has as many jobs running as it may."""
     return _change(services, caller, job_id, control.resume)
 
 

@@ -10,7 +10,7 @@ from api import submission
 from api.auth import Caller
 from api.deps import CallerDep, Services, ServicesDep
 from api.plan_views import PlanView
-from db import audit, dry_runs, tenants
+from db import audit, dry_runs, quotas, tenants
 from db.specs import JobSpec
 
 router = APIRouter(prefix="/v1/plans", tags=["jobs"])
@@ -28,7 +28,10 @@ def make(spec: JobSpec, sample_rows: int, services: Services, caller: Caller) ->
     with services.sessions.begin() as session:
         folders = tenants.folders(session, services.settings, caller.tenant)
     checked = submission.plan(spec, f"job_{secrets.token_hex(12)}", folders, services.settings)
+    rows = min(sample_rows, checked.num_rows)
+    tokens = checked.num_tokens * rows // max(checked.num_rows, 1)
     with services.sessions.begin() as session:
+        quotas.check(session, caller.tenant, rows, tokens)
         run = dry_runs.create(
             session,
             spec,

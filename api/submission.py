@@ -24,9 +24,9 @@ def specify(request: JobRequest, settings: Settings) -> JobSpec:
     return JobSpec.model_validate(values)
 
 
-def plan(spec: JobSpec, job_id: str, folders: Folders, settings: Settings) -> Plan:
-    """Raises FieldError around DatasetRefused, UploadNotFound or InvalidDataset, and InvalidJob."""
-    return planning.plan(spec, job_id, folders, settings, naming)
+def plan(spec: JobSpec, job_id: str, folders: Folders, settings: Settings, answer_tokens: int | None = None) -> Plan:
+    """As db.planning.plan. Raises FieldError around DatasetRefused, UploadNotFound, InvalidDataset, and InvalidJob."""
+    return planning.plan(spec, job_id, folders, settings, naming, answer_tokens)
 
 
 def _template_columns(recipe: Generate) -> tuple[str, ...]:

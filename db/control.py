@@ -9,11 +9,14 @@ from __future__ import annotations
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from db import jobs
+from db import jobs, quotas
 from db.errors import JobNotCancellable, JobNotFound, WrongState
 from db.models import Job, JobStatus, Shard, ShardStatus
 from db.session import db_now
 
+# Sent at some time and to be sent again, so between 0 and dispatch.NEVER: a message that lies in the broker still may
+# begin the job at any moment, and so it goes on counting as one that runs.
+AGAIN = 5e-4
 ALIVE = (JobStatus.VALIDATING, JobStatus.RUNNING, JobStatus.PAUSED)
 
 
@@ -78,13 +81,20 @@ def pause(session: Session, job_id: str, tenant: str) -> Job:
 
 
 def resume(session: Session, job_id: str, tenant: str) -> Job:
-    """Go on with a paused job; one that is not paused goes on anyway. Raises JobNotFound, and WrongState as `pause`."""
+    """Go on with a paused job; one that is not paused goes on anyway.
+
+    A job that was begun needs room among those that its tenant may run at once; one that was not waits for it, as after
+    its submission. Raises JobNotFound, QuotaExceeded, and WrongState as `pause`.
+    """
     job = _locked(session, job_id, tenant)
     if job.status not in ALIVE:
         raise WrongState(job_id, job.status, "resumed")
     if job.status is JobStatus.PAUSED:
-        job.status = JobStatus.VALIDATING if job.num_shards is None else JobStatus.RUNNING
-        job.dispatched_at, job.resumed_at = 0.0, db_now()
+        is_split, was_sent = job.num_shards is not None, job.dispatched_at > 0.0
+        if is_split or was_sent:
+            quotas.check_running(session, tenant)
+        job.status = JobStatus.RUNNING if is_split else JobStatus.VALIDATING
+        job.dispatched_at, job.resumed_at = AGAIN if was_sent and not is_split else 0.0, db_now()
         # Workers that were woken meanwhile found nothing to do; without new messages these would wait to count as lost.
         sent = update(Shard).where(
             Shard.job_id == job_id, Shard.status == ShardStatus.PENDING, Shard.dispatched_at > 0.0

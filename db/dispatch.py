@@ -16,7 +16,7 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, and_, func, literal, or_, select, update
 from sqlalchemy.orm import Session
 
-from db import dry_runs
+from db import dry_runs, quotas
 from db.accounts import Tenant
 from db.control import expire_due
 from db.dry_runs import DryRun
@@ -27,7 +27,6 @@ from db.turns import WORKING
 
 # Of messages, as Celery has them on Redis: 0 comes first. A new job need not wait behind the shards of all others.
 PRIORITIES = {"split": 0, "merge": 0, "plan": 0, "run": 6}
-RUNNING = (*WORKING, JobStatus.FINALIZING)  # what counts against a quota of running jobs
 UNSYNCED = {"synchronize_session": False}
 # Jobs that wait for their split with a message out. The others wait without one: each split asks again what is due, and
 # a hundred thousand queued jobs must fill neither the broker nor the sweep.
@@ -95,22 +94,20 @@ def _next_of_limited(session: Session, limit: int) -> list[str]:
     found: list[str] = []
     query = select(Tenant).where(Tenant.max_running_jobs.is_not(None), _any_waiting(Tenant.name))
     for tenant in session.scalars(query.with_for_update(key_share=True, skip_locked=True)).all():
-        running = and_(Job.tenant == tenant.name, or_(Job.status.in_(RUNNING), _waits(begun=True)))
-        num_running = session.scalar(select(func.count()).select_from(Job).where(running)) or 0
+        num_running = quotas.num_running(session, tenant.name)
         room = min((tenant.max_running_jobs or 0) - num_running, limit - len(found))
         if room > 0:
-            found += _hold_jobs(session, and_(Job.tenant == tenant.name, _waits(begun=False), _free()), room)
+            found += _hold_jobs(session, and_(Job.tenant == tenant.name, _waits(), _free()), room)
     return found
 
 
-def _waits(begun: bool) -> ColumnElement[bool]:
-    """For its split, which was sent or not."""
-    sent = Job.dispatched_at > 0.0 if begun else Job.dispatched_at == 0.0
-    return and_(Job.status == JobStatus.VALIDATING, sent)
+def _waits() -> ColumnElement[bool]:
+    """For its split, which was not sent."""
+    return and_(Job.status == JobStatus.VALIDATING, Job.dispatched_at == 0.0)
 
 
 def _any_waiting(tenant: Any) -> ColumnElement[bool]:
-    return select(Job.id).where(Job.tenant == tenant, _waits(begun=False)).limit(1).scalar_subquery().is_not(None)
+    return select(Job.id).where(Job.tenant == tenant, _waits()).limit(1).scalar_subquery().is_not(None)
 
 
 def _num_splitting(session: Session, stale: ColumnElement[float]) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import JSON, BigInteger, ColumnElement, Index, Integer, String, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy.sql.selectable import Subquery
 
 from db.base import Base, text_enum
 from db.errors import PlanNotFound
@@ -96,22 +97,37 @@ def get(session: Session, plan_id: str, tenant: str) -> DryRun:
 
 
 def due(session: Session, stale: ColumnElement[float], limit: int) -> list[str]:
-    """Ids to send once this transaction is committed, the oldest first, marked as sent. What was sent before `stale` is
-    sent again."""
+    """Ids to send once this transaction is committed, marked as sent. What was sent before `stale` is sent again.
+
+    A tenant's oldest first, and the tenants' by turns: so long as one has fewer at work, the others wait.
+    """
     open_ = DryRun.status.not_in(ENDED)
     # One that a worker is at needs no message, and takes a thread for as long as it lasts.
-    at_work = and_(DryRun.status == DryRunStatus.RUNNING, DryRun.lease_until >= db_now())
-    sent = select(func.count()).select_from(DryRun).where(open_, or_(DryRun.dispatched_at >= stale, at_work))
+    held = and_(DryRun.status == DryRunStatus.RUNNING, DryRun.lease_until >= db_now())
+    at_work = and_(open_, or_(DryRun.dispatched_at >= stale, held))
+    sent = select(func.count()).select_from(DryRun).where(at_work)
     room = min(MOST_SENT - (session.scalar(sent) or 0), limit)
     if room <= 0:
         return []
-    query = select(DryRun.id).where(open_, _free(), DryRun.dispatched_at < stale).order_by(DryRun.created_at, DryRun.id)
-    ids = list(session.scalars(query.limit(room).with_for_update(skip_locked=True)))
+    wanted = and_(open_, _free(), DryRun.dispatched_at < stale)
+    turns = _turns(wanted, at_work)
+    query = select(DryRun.id).join(turns, turns.c.id == DryRun.id).where(wanted)
+    # Among equals by chance: by age, two tenants with many plans would keep a third one's waiting to their end.
+    query = query.order_by(turns.c.turn, func.random()).limit(room)
+    ids = list(session.scalars(query.with_for_update(of=DryRun, skip_locked=True)))
     if ids:
         session.execute(
             update(DryRun).where(DryRun.id.in_(ids)).values(dispatched_at=db_now()), execution_options=UNSYNCED
         )
     return ids
+
+
+def _turns(wanted: ColumnElement[bool], at_work: ColumnElement[bool]) -> Subquery:
+    """The id of each that is wanted, and how many of its tenant's are at work or come before it."""
+    busy = select(DryRun.tenant, func.count().label("number")).where(at_work).group_by(DryRun.tenant).subquery()
+    older = func.row_number().over(partition_by=DryRun.tenant, order_by=(DryRun.created_at, DryRun.id))
+    turn = (func.coalesce(busy.c.number, 0) + older).label("turn")
+    return select(DryRun.id, turn).outerjoin(busy, busy.c.tenant == DryRun.tenant).where(wanted).subquery()
 
 
 def _free() -> ColumnElement[bool]:

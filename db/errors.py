@@ -199,14 +199,16 @@ class InvalidTenant(DomainError):
 
 
 class QuotaExceeded(DomainError):
-    """The tenant's open jobs and this one together are more than it may have waiting."""
+    """The tenant's open jobs and this one together are more than it may have waiting, or running."""
 
     code = "quota_exceeded"
 
     def __init__(self, what: str, queued: int, added: int, limit: int) -> None:
+        both = f"this job's {added:,} {what} and the {queued:,} that wait already"
+        if what == "jobs":
+            both = f"this job and the {queued:,} that run already"
         super().__init__(
-            f"this job's {added:,} {what} and the {queued:,} that wait already are more than the tenant's quota of "
-            f"{limit:,}; wait until jobs have ended, or ask the operator"
+            f"{both} are more than the tenant's quota of {limit:,}; wait until jobs have ended, or ask the operator"
         )
         self.what = what
         self.limit = limit

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import and_, func, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from db import control, jobs, schedules, starting
 from db.accounts import Tenant
+from db.errors import QuotaExceeded
 from db.models import JobStatus
 from db.schedule_models import RunStatus, Schedule, ScheduleRun, Trigger
 from db.schedule_specs import ScheduleSpec
@@ -38,11 +39,13 @@ class Due:
     now: float
     schedules: list[Schedule]
     windows: list[str]
+    reopened: list[str]
     runs: list[ScheduleRun]
 
 
 def sweep(sessions: Sessions, settings: Settings, *, clock: Callable[[Session], float] = schedules.now_of) -> int:
-    """Fire what is due, pause what is past its window, start what can start; returns how many jobs were created."""
+    """Fire what is due, pause what is past its window, resume what is in one again, start what can start; returns how
+    many jobs were created."""
     with sessions.begin() as session:
         due = _due(session, clock(session))
     for schedule in due.schedules:
@@ -54,6 +57,10 @@ def sweep(sessions: Sessions, settings: Settings, *, clock: Callable[[Session], 
     if due.schedules:  # the runs just written down need not wait for the next sweep
         with sessions.begin() as session:
             due = _due(session, due.now)
+    for run_id in due.reopened:
+        # The tenant has as many jobs running as it may: the next sweep tries again, until the window closes.
+        with suppress(QuotaExceeded), sessions.begin() as session:
+            _reopen_window(session, run_id)
     created = 0
     for run in due.runs:
         with _surviving(run.schedule_id):
@@ -78,11 +85,14 @@ def _due(session: Session, now: float) -> Due:
         Schedule.next_at <= now, Schedule.paused.is_(False), Schedule.tenant.not_in(disabled)
     )
     windows = select(ScheduleRun.id).where(ScheduleRun.window_until <= now, ScheduleRun.status == RunStatus.STARTED)
+    reopened = select(ScheduleRun.id).where(ScheduleRun.window_until > now, ScheduleRun.window_paused.is_(True))
     waiting = select(ScheduleRun).where(ScheduleRun.status == RunStatus.WAITING, ScheduleRun.try_at <= now)
     return Due(
         now,
         list(session.scalars(fires.order_by(Schedule.next_at).limit(AT_ONCE))),
         list(session.scalars(windows.limit(AT_ONCE))),
+        # By chance, so that those there is no room for keep none from being tried.
+        list(session.scalars(reopened.order_by(func.random()).limit(AT_ONCE))),
         list(session.scalars(waiting.order_by(ScheduleRun.fire_at).limit(AT_ONCE))),
     )
 
@@ -107,7 +117,7 @@ def fire(sessions: Sessions, seen: Schedule, now: float) -> bool:
         )
         if taken.first() is None:
             return False
-        _reopen_windows(session, seen.id, now if not fires else fires[-1], spec)
+        _next_windows(session, seen.id, now if not fires else fires[-1], spec)
         for planned in plan_fires(spec, fires, now):
             _write_down(session, seen, planned)
     return True
@@ -157,15 +167,9 @@ def _write_down(session: Session, schedule: Schedule, planned: Planned) -> None:
 
 
 def _close_window(session: Session, run_id: str, now: float) -> None:
-    """The night is over: pause the run's job unless it has ended, or a person has paused it.
-
-    Locks are taken in the order of a fire and a start: schedule, run, job. Another process may have opened the next
-    window by the time that they are held.
-    """
-    schedule_id = session.scalar(select(ScheduleRun.schedule_id).where(ScheduleRun.id == run_id))
-    if schedule_id is None or schedules.lock(session, schedule_id) is None:
-        return
-    run = session.get(ScheduleRun, run_id, with_for_update=True, populate_existing=True)
+    """The night is over: pause the run's job unless it has ended, or a person has paused it. Another process may have
+    opened the next window by the time that the run is held."""
+    run = _held(session, run_id)
     if run is None or run.window_until is None or run.window_until > now:
         return
     run.window_until = None
@@ -175,19 +179,33 @@ def _close_window(session: Session, run_id: str, now: float) -> None:
         run.window_paused = True
 
 
-def _reopen_windows(session: Session, schedule_id: str, fire: float, spec: ScheduleSpec) -> None:
-    """The next night: what the window paused goes on, within this night's window."""
+def _held(session: Session, run_id: str) -> ScheduleRun | None:
+    """In the order of a fire and a start: schedule, run, and then the job."""
+    schedule_id = session.scalar(select(ScheduleRun.schedule_id).where(ScheduleRun.id == run_id))
+    if schedule_id is None or schedules.lock(session, schedule_id) is None:
+        return None
+    return session.get(ScheduleRun, run_id, with_for_update=True, populate_existing=True)
+
+
+def _next_windows(session: Session, schedule_id: str, fire: float, spec: ScheduleSpec) -> None:
+    """The next night: what the window paused has this night's too, and the sweep lets it go on."""
     if spec.window_seconds is None:
         return
-    own = select(ScheduleRun).where(ScheduleRun.schedule_id == schedule_id)
     # Of one whose window ended while nobody swept, too: it was not paused then, and is not to be now.
-    started = own.where(ScheduleRun.status == RunStatus.STARTED, ScheduleRun.window_until.is_not(None))
-    for run in session.scalars(started):
-        run.window_until = fire + spec.window_seconds
-    for run in session.scalars(own.where(ScheduleRun.window_paused.is_(True))):
-        run.window_paused = False
-        job = None if run.job_id is None else jobs.lock(session, run.job_id)
-        if job is not None and job.status is JobStatus.PAUSED:
-            control.resume(session, job.id, job.tenant)
-            run.window_until = fire + spec.window_seconds
-    session.flush()
+    open_ = and_(ScheduleRun.status == RunStatus.STARTED, ScheduleRun.window_until.is_not(None))
+    going_on = or_(open_, ScheduleRun.window_paused.is_(True))
+    theirs = update(ScheduleRun).where(ScheduleRun.schedule_id == schedule_id, going_on)
+    session.execute(theirs.values(window_until=fire + spec.window_seconds), execution_options=UNSYNCED)
+
+
+def _reopen_window(session: Session, run_id: str) -> None:
+    """Resume the run's job; one that a person has resumed meanwhile has no window any more. Raises QuotaExceeded."""
+    run = _held(session, run_id)
+    if run is None or not run.window_paused:
+        return
+    job = None if run.job_id is None else jobs.lock(session, run.job_id)
+    if job is not None and job.status is JobStatus.PAUSED:
+        control.resume(session, job.id, job.tenant)
+    else:
+        run.window_until = None
+    run.window_paused = False

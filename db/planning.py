@@ -61,11 +61,18 @@ def unnamed(field: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def plan(spec: JobSpec, job_id: str, folders: Folders, settings: Settings, naming: Naming = unnamed) -> Plan:
+def plan(
+    spec: JobSpec,
+    job_id: str,
+    folders: Folders,
+    settings: Settings,
+    naming: Naming = unnamed,
+    answer_tokens: int | None = None,
+) -> Plan:
     """Check the input's footers against the specification, and the output's place. `folders` are the tenant's.
 
-    `naming(field)` is entered around what checks that field of the job. Raises DatasetRefused, UploadNotFound,
-    InvalidDataset and InvalidJob.
+    `naming(field)` is entered around what checks that field of the job. `answer_tokens`: see quotas.estimate_tokens.
+    Raises DatasetRefused, UploadNotFound, InvalidDataset and InvalidJob.
     """
     if model_files.is_path(spec.model):
         with naming("model"):
@@ -82,7 +89,10 @@ def plan(spec: JobSpec, job_id: str, folders: Folders, settings: Settings, namin
     num_rows = min(dataset.num_rows, spec.max_rows or dataset.num_rows)
     if num_rows > settings.max_job_rows:
         raise InvalidJob("input", f"{num_rows} rows are more than this server's limit of {settings.max_job_rows}")
-    num_tokens = quotas.estimate_tokens(spec, dataset, num_rows) if folders.counts_tokens else 0
+    num_tokens = 0
+    if folders.counts_tokens:
+        with naming("input"):
+            num_tokens = quotas.estimate_tokens(spec, dataset, num_rows, answer_tokens)
     return Plan(_output(spec, job_id, source, folders, naming), num_rows, dataset.version, num_tokens)
 
 

@@ -29,7 +29,7 @@ from api.openai import work
 from api.openai.answers import COLUMNS, Answers
 from api.openai.conversion import SCHEMA
 from api.openai.errors import APIError, OpenAIRoute, error_object
-from db import audit, control, files, parquet
+from db import audit, body_tokens, control, files, parquet
 from db.errors import JobNotCancellable
 from db.models import Job, JobStatus, Shard, ShardStatus
 from db.openai_body import CHAT, COMPLETIONS, BodyRefused, parse
@@ -98,12 +98,14 @@ def _submit(services: Services, caller: Caller, endpoint: str, model: str, body:
     table = pa.table([[call], [json.dumps(body)]], schema=SCHEMA)
     stored = work.store(services, caller.tenant, f"{call}.parquet", lambda sink: pq.write_table(table, sink))
     seconds = services.settings.openai_timeout_seconds
+    tokens = body_tokens.of_body(endpoint, body)
+    order = work.Order(caller.actor, endpoint, model, stored, seconds, tokens, work.HIGHEST)
 
     def note(session: Session, job: Job) -> bool:
         audit.record(session, caller.actor, "completion.create", job.id, model=model)
         return True
 
-    return work.submit(services, work.Order(caller.actor, endpoint, model, stored, seconds, work.HIGHEST), note)
+    return work.submit(services, order, note)
 
 
 async def _wait(services: Services, job: Job, seconds: float, gone: Callable[[], Awaitable[bool]]) -> Job | None:

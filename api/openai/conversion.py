@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NoReturn
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from db import body_tokens
 from db.openai_body import BodyRefused, parse
 
 SCHEMA = pa.schema({"custom_id": pa.string(), "body": pa.large_string()})
@@ -53,6 +54,7 @@ class Conversion:
     beat: Callable[[], None]
     model: str | None = None
     num_rows: int = 0
+    answer_tokens: int = 0
     _seen: set[bytes] = field(default_factory=set)
     _errors: list[dict[str, Any]] = field(default_factory=list)
     _num_errors: int = 0
@@ -120,6 +122,7 @@ class Conversion:
             reason = "The URL provided for this request does not match the batch endpoint."
             raise LineRefused("invalid_url", reason, "url")
         self._check_body(request["body"])
+        self.answer_tokens += body_tokens.of_body(self.endpoint, request["body"])
         return custom_id, json.dumps(request["body"], separators=(",", ":"))
 
     def _custom_id(self, request: dict[str, Any]) -> str:

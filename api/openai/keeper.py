@@ -130,7 +130,8 @@ class Keeper(threading.Thread):
             return
         assert made.model is not None, "a file without a request is refused"
         actor = Actor(batch.tenant, None, "batch")  # who made the batch stands with its creation
-        order = work.Order(actor, batch.endpoint, made.model, stored, max(left, LEAST_DEADLINE))
+        left = max(left, LEAST_DEADLINE)
+        order = work.Order(actor, batch.endpoint, made.model, stored, left, made.answer_tokens)
         self._submit(batch, order)
 
     def _submit(self, batch: Batch, order: work.Order) -> None:

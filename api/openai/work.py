@@ -26,13 +26,15 @@ HIGHEST = 100
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be run, and for whom. `model` is the name that the requests have."""
+    """What is to be run, and for whom. `model` is the name that the requests have, `answer_tokens` what they ask for
+    together."""
 
     actor: Actor
     endpoint: str
     model: str
     source: Stored
     deadline_seconds: float
+    answer_tokens: int
     priority: int = 0
 
 
@@ -74,7 +76,8 @@ def submit(services: Services, order: Order, also: Callable[[Session, Job], bool
         )
         spec = submission.specify(request, settings)
         job_id = f"job_{secrets.token_hex(12)}"
-        plan = submission.plan(spec, job_id, _folders(services, order.actor.tenant), settings)
+        folders = _folders(services, order.actor.tenant)
+        plan = submission.plan(spec, job_id, folders, settings, order.answer_tokens)
         with services.sessions.begin() as session:
             job, _ = plan.create(session, spec, tenant=order.actor.tenant, job_id=job_id)
             if not also(session, job):
