@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, ColumnElement, Index, Integer, String, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
+from db.accounts import Tenant
 from db.base import Base, text_enum
 from db.errors import PlanNotFound
 from db.jobs import storable
@@ -104,6 +105,7 @@ def due(session: Session, stale: ColumnElement[float], limit: int) -> list[str]:
     if room <= 0:
         return []
     query = select(DryRun.id).where(open_, _free(), DryRun.dispatched_at < stale).order_by(DryRun.created_at, DryRun.id)
+    query = query.where(DryRun.tenant.not_in(select(Tenant.name).where(Tenant.disabled_at.is_not(None))))
     ids = list(session.scalars(query.limit(room).with_for_update(skip_locked=True)))
     if ids:
         session.execute(

@@ -27,6 +27,7 @@ LATE_SECONDS = 60.0  # a fire time seen later than this was missed
 COALESCE_SECONDS = 86_400.0
 MOST_MISSED = 10
 AT_ONCE = 20  # schedules, windows, runs per sweep
+DISABLED = select(Tenant.name).where(Tenant.disabled_at.is_not(None))
 UNSYNCED = {"synchronize_session": False}
 Sessions = sessionmaker[Session]
 
@@ -73,9 +74,8 @@ def _surviving(schedule_id: str) -> Iterator[None]:
 
 
 def _due(session: Session, now: float) -> Due:
-    disabled = select(Tenant.name).where(Tenant.disabled_at.is_not(None))
     fires = select(Schedule).where(
-        Schedule.next_at <= now, Schedule.paused.is_(False), Schedule.tenant.not_in(disabled)
+        Schedule.next_at <= now, Schedule.paused.is_(False), Schedule.tenant.not_in(DISABLED)
     )
     windows = select(ScheduleRun.id).where(ScheduleRun.window_until <= now, ScheduleRun.status == RunStatus.STARTED)
     return Due(
@@ -103,7 +103,7 @@ def _waiting(session: Session, now: float) -> list[ScheduleRun]:
     longest = (ScheduleRun.try_at, ScheduleRun.fire_at)
     place = func.row_number().over(partition_by=Schedule.tenant, order_by=longest)
     due = select(ScheduleRun).join(Schedule, Schedule.id == ScheduleRun.schedule_id)
-    due = due.where(waiting, ScheduleRun.try_at <= now)
+    due = due.where(waiting, ScheduleRun.try_at <= now, Schedule.tenant.not_in(DISABLED))
     is_first = and_(first.c.schedule_id == ScheduleRun.schedule_id, first.c.fire_at == ScheduleRun.fire_at)
     runs = list(session.scalars(due.join(first, is_first).order_by(place, *longest).limit(AT_ONCE)))
     others = due.where(ScheduleRun.id.not_in([run.id for run in runs])).order_by(*longest)

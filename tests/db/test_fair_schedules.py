@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, update
 
-from db import schedules
+from db import dispatch, dry_runs, schedules
 from db.accounts import Tenant
+from db.dispatch import Wakeup
+from db.models import Job
 from db.schedule_models import RunStatus, Schedule, ScheduleRun, Trigger
 from db.settings import Settings
-from tests.db.ledger import Sessions
+from tests.db.ledger import SPEC, Sessions
 from tests.db.nights import add, at, spec, sweep, write
 
 NIGHT = at("2026-03-02T02:30")
@@ -102,3 +104,30 @@ def test_what_waits_for_its_input_is_looked_at_in_turn(sessions: Sessions, setti
     sweep(sessions, settings, NIGHT + 60)  # all of them are due again
     with sessions.begin() as session:
         assert None not in list(session.scalars(select(ScheduleRun.reason)))
+
+
+def test_a_disabled_tenant_begins_nothing(sessions: Sessions, settings: Settings, tmp_path: Path, bolt: str) -> None:
+    theirs = schedule(sessions, tmp_path, "theirs", tenant=bolt)
+    wait(sessions, theirs, 2, Trigger.BACKFILL, parallel=2)
+    with sessions.begin() as session:
+        session.get_one(Tenant, bolt).disabled_at = NIGHT
+    assert sweep(sessions, settings, NIGHT + 1) == 0
+    with sessions.begin() as session:
+        assert session.scalars(select(Job.id)).all() == []
+        session.get_one(Tenant, bolt).disabled_at = None
+    assert sweep(sessions, settings, NIGHT + 2) == 2  # what waited goes on
+    assert begun(sessions, theirs) == [0, 1]
+
+
+def test_a_disabled_tenant_s_plans_are_not_made(sessions: Sessions, bolt: str) -> None:
+    with sessions.begin() as session:
+        theirs = [dry_runs.create(session, SPEC, tenant=bolt, num_rows=1, input_version="v", sample_rows=1).id]
+        theirs += [dry_runs.create(session, SPEC, tenant=bolt, num_rows=1, input_version="v", sample_rows=1).id]
+        ours = dry_runs.create(session, SPEC, tenant="default", num_rows=1, input_version="v", sample_rows=1).id
+        session.get_one(Tenant, bolt).disabled_at = NIGHT
+    with sessions.begin() as session:
+        assert dispatch.due(session, window=4, redispatch_seconds=60) == [Wakeup("plan", ours)]
+        session.get_one(Tenant, bolt).disabled_at = None
+    with sessions.begin() as session:
+        (wakeup,) = dispatch.due(session, window=4, redispatch_seconds=60)
+    assert wakeup.id in theirs
