@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from api import submission
 from api.auth import Caller
-from api.deps import CallerDep, Services, ServicesDep, SubmitterDep
+from api.deps import CallerDep, Services, ServicesDep, SubmissionDep, SubmitterDep
 from api.errors import FieldError, naming
 from api.schedule_schemas import (
     BackfillRequest,
@@ -34,7 +34,7 @@ MISSING = "does not exist"  # of db.uris: an input that will come
 
 
 @router.post("", status_code=201)
-def create(request: ScheduleRequest, response: Response, services: ServicesDep, caller: SubmitterDep) -> ScheduleView:
+def create(request: ScheduleRequest, response: Response, services: ServicesDep, caller: SubmissionDep) -> ScheduleView:
     """Check a schedule and store it. Its job is checked as far as it can be: the input may not be there yet."""
     view = create_schedule(request, services, caller)
     response.headers["Location"] = f"/v1/schedules/{view.name}"
@@ -131,7 +131,7 @@ def resume(name: str, services: ServicesDep, caller: SubmitterDep) -> ScheduleVi
 def run_now(
     name: str,
     services: ServicesDep,
-    caller: SubmitterDep,
+    caller: SubmissionDep,
     idempotency_key: Annotated[IdempotencyKey | None, Header()] = None,
 ) -> RunView:
     """A run now, whose logical date is this moment's; the same key gives the same run. No overlap policy applies."""
@@ -146,7 +146,7 @@ def run_now(
 
 
 @router.post("/{name}/backfill", status_code=202)
-def backfill(name: str, request: BackfillRequest, services: ServicesDep, caller: SubmitterDep) -> BackfillView:
+def backfill(name: str, request: BackfillRequest, services: ServicesDep, caller: SubmissionDep) -> BackfillView:
     """A run for every fire time on these dates that has none yet, or whose run never became a job; oldest first."""
     with services.sessions.begin() as session:
         schedule = schedules.get(session, caller.tenant, name)

@@ -28,6 +28,7 @@ LATE_SECONDS = 60.0  # a fire time seen later than this was missed
 COALESCE_SECONDS = 86_400.0
 MOST_MISSED = 10
 AT_ONCE = 20  # schedules, windows, runs per sweep
+DISABLED = select(Tenant.name).where(Tenant.disabled_at.is_not(None))
 UNSYNCED = {"synchronize_session": False}
 Sessions = sessionmaker[Session]
 
@@ -80,21 +81,44 @@ def _surviving(schedule_id: str) -> Iterator[None]:
 
 
 def _due(session: Session, now: float) -> Due:
-    disabled = select(Tenant.name).where(Tenant.disabled_at.is_not(None))
     fires = select(Schedule).where(
-        Schedule.next_at <= now, Schedule.paused.is_(False), Schedule.tenant.not_in(disabled)
+        Schedule.next_at <= now, Schedule.paused.is_(False), Schedule.tenant.not_in(DISABLED)
     )
     windows = select(ScheduleRun.id).where(ScheduleRun.window_until <= now, ScheduleRun.status == RunStatus.STARTED)
     reopened = select(ScheduleRun.id).where(ScheduleRun.window_until > now, ScheduleRun.window_paused.is_(True))
-    waiting = select(ScheduleRun).where(ScheduleRun.status == RunStatus.WAITING, ScheduleRun.try_at <= now)
     return Due(
         now,
         list(session.scalars(fires.order_by(Schedule.next_at).limit(AT_ONCE))),
         list(session.scalars(windows.limit(AT_ONCE))),
         # By chance, so that those there is no room for keep none from being tried.
         list(session.scalars(reopened.order_by(func.random()).limit(AT_ONCE))),
-        list(session.scalars(waiting.order_by(ScheduleRun.fire_at).limit(AT_ONCE))),
+        _waiting(session, now),
     )
+
+
+def _waiting(session: Session, now: float) -> list[ScheduleRun]:
+    """Waiting runs to look at, in order of their fire times.
+
+    A backfill has hundreds of dates whose turn is far away, and looking at them in vain must not take up every sweep.
+    So the first run of each schedule and trigger comes before all others, one of each tenant before a second one of
+    any, and what was not looked at for longest before what was.
+    """
+    waiting = ScheduleRun.status == RunStatus.WAITING
+    first = (
+        select(ScheduleRun.schedule_id, func.min(ScheduleRun.fire_at).label("fire_at"))
+        .where(waiting, or_(ScheduleRun.trigger == Trigger.BACKFILL, ScheduleRun.try_at <= now))
+        .group_by(ScheduleRun.schedule_id, ScheduleRun.trigger)
+        .subquery()
+    )
+    longest = (ScheduleRun.try_at, ScheduleRun.fire_at)
+    place = func.row_number().over(partition_by=Schedule.tenant, order_by=longest)
+    due = select(ScheduleRun).join(Schedule, Schedule.id == ScheduleRun.schedule_id)
+    due = due.where(waiting, ScheduleRun.try_at <= now, Schedule.tenant.not_in(DISABLED))
+    is_first = and_(first.c.schedule_id == ScheduleRun.schedule_id, first.c.fire_at == ScheduleRun.fire_at)
+    runs = list(session.scalars(due.join(first, is_first).order_by(place, *longest).limit(AT_ONCE)))
+    others = due.where(ScheduleRun.id.not_in([run.id for run in runs])).order_by(*longest)
+    runs += session.scalars(others.limit(AT_ONCE - len(runs)))
+    return sorted(runs, key=lambda run: run.fire_at)
 
 
 # -- fire times --------------------------------------------------------------------------------------------------------

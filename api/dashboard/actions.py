@@ -198,6 +198,7 @@ async def create_schedule(
     form = texts(await _form(request, viewer))
 
     def create() -> str:
+        count_submission(viewer.caller, services)
         wanted = ScheduleRequest.model_validate(forms.schedule_of(form))
         return schedule_routes.create_schedule(wanted, services, viewer.caller).name
 
@@ -217,6 +218,8 @@ async def act_on_schedule(
         if action == "delete":
             schedule_routes.delete(name, services, viewer.caller)
             return "/schedules"
+        if action in ("run", "backfill"):
+            count_submission(viewer.caller, services)
         if action == "backfill":
             wanted = BackfillRequest.model_validate({"first": form.get("first"), "last": form.get("last")})
             schedule_routes.backfill(name, wanted, services, viewer.caller)
