@@ -53,6 +53,7 @@ class Checkpoint:
     _rows: list[int] = field(default_factory=list)
     _results: list[Result] = field(default_factory=list)
     _flushed_at: float = 0.0
+    _begun: bool = False  # a range is marked
     _journal: Journal | None = None
 
     def add(self, row: int, result: Result) -> None:
@@ -77,6 +78,12 @@ class Checkpoint:
         """Mark that these rows, as far as they are not finished, are about to be computed alone."""
         self.flush()
         self._append(first, stop, b"")
+        self._begun = True
+
+    def withdraw(self) -> None:
+        """What was marked last is not to blame: the attempt ends for another reason."""
+        if self._begun:
+            self._append(0, 0, b"")  # an empty range takes its place
 
     def close(self) -> None:
         try:
@@ -98,7 +105,7 @@ class Saved:
     def __init__(self, frames: list[Frame], begun: list[tuple[int, int]], marks: int) -> None:
         self._frames = deque(sorted(frames, key=lambda frame: frame.first))
         self._open: list[tuple[Frame, dict[int, Result]]] = []
-        self.begun = begun  # by attempt, the last range that was about to be computed alone
+        self.begun = begun  # by attempt, the last range that was about to be computed alone; empty: none was to blame
         self.marks = marks  # frames of either kind: they grow whenever an attempt gets on
 
     @classmethod

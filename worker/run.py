@@ -101,7 +101,12 @@ def _work(attempt: Attempt, heart: Heartbeat) -> Made:
                 suspects,
                 attempt.waits,
             )
-            return make(attempt.folder, claim, work.write, attempt.tally)
+            try:
+                return make(attempt.folder, claim, work.write, attempt.tally)
+            except Stopped:
+                if heart.verdict is not Beat.LOST:  # a row may freeze the process until its lease is another's
+                    checkpoint.withdraw()
+                raise
 
 
 def _close(attempt: Attempt, stopping: JobStatus) -> Made | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,9 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import update
 
+from db import control
 from db.models import JobStatus, Shard, ShardStatus
 from tests.worker.factories import Office, spec_of
+from tests.worker.fakes import FakeEngine
 from worker import suspects
+from worker.run import run
 
 # The two databases do the same here; see tests/db.
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -48,3 +53,56 @@ def test_rows_that_were_alone_by_chance_and_finished_do_not_make_the_engine_brok
     assert rows(tmp_path) == [
         (i, None, "engine_crash") if i == poison else (i, f"ROW {i}", None) for i in range(len(texts))
     ]
+
+
+def interrupted(office: Office, act: Callable[[], object]) -> None:
+    """An attempt whose row is in the engine, and not finished, when `act` is called and until the attempt has ended."""
+    with pytest.MonkeyPatch.context() as patch:
+        acted: list[object] = []
+
+        def step(self: FakeEngine) -> list[object]:
+            acted or acted.append(act())
+            time.sleep(0.01)
+            return []
+
+        patch.setattr(FakeEngine, "step", step)
+        run(office.process)
+    assert acted
+
+
+@pytest.mark.parametrize("how", ["drain", "pause"])
+def test_an_attempt_that_is_told_to_stop_blames_no_row(office: Office, tmp_path: Path, how: str) -> None:
+    begin(office, tmp_path, ["row 0"], 1)
+
+    def pause() -> None:
+        with office.sessions.begin() as session:
+            control.pause(session, "job", "default")
+
+    for _ in range(suspects.DEATHS):
+        interrupted(office, office.process.drain.set if how == "drain" else pause)
+        office.process.drain.clear()
+        if how == "pause":
+            with office.sessions.begin() as session:
+                control.resume(session, "job", "default")
+        office.process.dispatch(again=True)
+    office.work()
+    assert rows(tmp_path) == [(0, "ROW 0", None)]
+    assert office.job().status is JobStatus.COMPLETED
+
+
+@pytest.mark.parametrize("losses", [1, 2])
+def test_a_row_whose_attempt_loses_its_lease_is_set_aside_no_sooner_than_the_second_time(
+    office: Office, tmp_path: Path, losses: int
+) -> None:
+    """Once may be an outage of the database; a row that freezes its process again and again must come to an end."""
+    begin(office, tmp_path, ["row 0"], 1)
+    lost = {"fence": Shard.fence + 1, "attempts": 1, "owner": "another", "lease_until": 0.0}
+
+    def lose() -> None:
+        with office.sessions.begin() as session:
+            session.execute(update(Shard).values(**lost))
+
+    for _ in range(losses):
+        interrupted(office, lose)
+    run(office.process)
+    assert rows(tmp_path) == [(0, "ROW 0", None) if losses == 1 else (0, None, "engine_crash")]

@@ -100,8 +100,20 @@ def test_each_attempt_has_one_range_that_can_have_died(tmp_path: Path) -> None:
     assert (saved.marks, saved.begun) == (6, [(8, 16), (8, 12)])
 
 
+def test_what_was_marked_last_can_be_withdrawn(tmp_path: Path) -> None:
+    writer = checkpoint(tmp_path, 1)
+    writer.begin(0, 8)
+    writer.begin(8, 16)
+    writer.withdraw()
+    writer.close()
+    saved = find(tmp_path)
+    assert (saved.marks, saved.begun) == (3, [(0, 0)])  # the attempt has got on all the same
+
+
 def test_an_attempt_that_finishes_nothing_leaves_no_file(tmp_path: Path) -> None:
-    checkpoint(tmp_path, 1).close()
+    writer = checkpoint(tmp_path, 1)
+    writer.withdraw()
+    writer.close()
     assert list(tmp_path.iterdir()) == []
 
 
