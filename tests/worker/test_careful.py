@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,9 @@ from db.models import JobStatus, Shard, ShardStatus
 from tests.worker.factories import Office, spec_of
 from tests.worker.fakes import FakeEngine
 from worker import suspects
+from worker.checkpoints import Checkpoint, Saved
+from worker.open_model import OpenModel
+from worker.rows import Result
 from worker.run import run
 
 # The two databases do the same here; see tests/db.
@@ -106,3 +110,39 @@ def test_a_row_whose_attempt_loses_its_lease_is_set_aside_no_sooner_than_the_sec
         interrupted(office, lose)
     run(office.process)
     assert rows(tmp_path) == [(0, "ROW 0", None) if losses == 1 else (0, None, "engine_crash")]
+
+
+def test_finished_rows_are_on_disk_before_others_have_the_engine(
+    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a batch's last group, too, and of one that is stopped: another shard's rows may end the process at once."""
+    settings = office.process.settings.model_copy(update={"checkpoint_seconds": 3600.0})
+    object.__setattr__(office.process, "settings", settings)
+    begin(office, tmp_path, [f"row {i}" for i in range(5)], 3)
+    alone, add = OpenModel.alone, Checkpoint.add
+    added: list[int] = []
+    left: list[list[int]] = []
+
+    @contextlib.contextmanager
+    def watched(self: OpenModel, stop: Callable[[], bool]) -> Iterator[None]:
+        try:
+            with alone(self, stop):
+                yield
+        finally:
+            left.append(sorted({*added} & {*Saved.find(tmp_path / "out", 0, 99).open_rows(0, 5)}))
+
+    def adding(self: Checkpoint, row: int, result: Result) -> None:
+        add(self, row, result)
+        added.append(row)
+        if len(added) == 2:
+            office.process.drain.set()
+
+    monkeypatch.setattr(OpenModel, "alone", watched)
+    monkeypatch.setattr(Checkpoint, "add", adding)
+    run(office.process)  # with two of three rows finished
+    office.process.drain.clear()
+    office.process.dispatch(again=True)
+    run(office.process)
+    assert {*added} == {*range(5)}
+    assert len(left) >= 2
+    assert left == [[]] * len(left)
