@@ -53,6 +53,7 @@ class Checkpoint:
     _rows: list[int] = field(default_factory=list)
     _results: list[Result] = field(default_factory=list)
     _flushed_at: float = 0.0
+    _begun: bool = False  # a range is marked
     _journal: Journal | None = None
 
     def add(self, row: int, result: Result) -> None:
@@ -77,6 +78,12 @@ class Checkpoint:
         """Mark that these rows, as far as they are not finished, are about to be computed alone."""
         self.flush()
         self._append(first, stop, b"")
+        self._begun = True
+
+    def withdraw(self) -> None:
+        """What was marked last is not to blame: the attempt ends for another reason."""
+        if self._begun:
+            self._append(0, 0, b"")  # an empty range takes its place
 
     def close(self) -> None:
         try:
@@ -95,25 +102,28 @@ class Checkpoint:
 class Saved:
     """What the earlier attempts at a shard have finished. Rows are asked for in ascending order."""
 
-    def __init__(self, frames: list[Frame], begun: list[tuple[int, int]]) -> None:
+    def __init__(self, frames: list[Frame], begun: list[tuple[int, int]], marks: int) -> None:
         self._frames = deque(sorted(frames, key=lambda frame: frame.first))
         self._open: list[tuple[Frame, dict[int, Result]]] = []
-        self.begun = begun  # ranges that were about to be computed alone, the latest last
-        self.marks = len(frames) + len(begun)
+        self.begun = begun  # by attempt, the last range that was about to be computed alone; empty: none was to blame
+        self.marks = marks  # frames of either kind: they grow whenever an attempt gets on
 
     @classmethod
     def find(cls, folder: Place, shard: int, fence: int) -> Saved:
-        """Of the attempts with a smaller fence."""
+        """Of the attempts with a smaller fence. An attempt marks a group when the one before is finished, so that only
+        its last one can have ended it. A journal may be of several files."""
         frames: list[Frame] = []
-        begun: list[tuple[int, int]] = []
+        begun: dict[int, tuple[int, int]] = {}
+        marks = 0
         for path in _files(folder, shard):
             if _fence(path) < fence:
                 for frame in _scan(path):
+                    marks += 1
                     if frame.num_bytes:
                         frames.append(frame)
                     else:
-                        begun.append((frame.first, frame.stop))
-        return cls(frames, begun)
+                        begun[_fence(path)] = frame.first, frame.stop
+        return cls(frames, list(begun.values()), marks)
 
     def results(self, first: int, stop: int, prefix: str) -> dict[int, Result]:
         """Results of rows [first, stop). Where two attempts finished a row, the earlier one's; nothing comes twice."""

@@ -78,7 +78,7 @@ def refused(error: RowRefused) -> Result:
 
 def poisonous() -> Result:
     """The output row of an input row that ended the engine or its process whenever it was computed."""
-    message = "computing this row ended the engine or its process twice, the second time with no other row beside it"
+    message = "computing this row ended the engine or its process twice with no other row beside it"
     return Result({}, FinishReason.ERROR.value, ("engine_crash", message))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from db import shards
+from db import shards, turns
 from db.errors import DomainError
 from db.models import JobStatus
 from db.shards import Beat, Claim
@@ -25,21 +25,35 @@ STOPPING = {Beat.CANCEL: JobStatus.CANCELLING, Beat.EXPIRE: JobStatus.EXPIRING}
 
 def run(process: Process) -> None:
     """Take up the shard whose turn it is, and bring it to an end: done, given back, tried again, or cancelled."""
-    settings = process.settings
-    with process.sessions.begin() as session:
-        claim = shards.take(
-            session,
-            owner=process.owner,
-            lease_seconds=settings.lease_seconds,
-            max_attempts=settings.max_attempts,
-        )
+    claim = _take(process)
     if claim is None:
-        return  # the message was late or doubled, or another worker was quicker
+        return  # the message was late or doubled
     known: dict[str, str | int] = {"job": claim.job_id, "shard": claim.index, "attempt": claim.attempts}
     with structlog.contextvars.bound_contextvars(**known), process.tracer.span("shard", **known):
         _attempt(process, claim)
     if not process.drain.is_set():
         process.dispatch()
+
+
+def _take(process: Process) -> Claim | None:
+    """Lease the shard whose turn it is. Another worker may be quicker: then the next one's, since the message is gone,
+    and a shard that was sent waits long for another. Every round that gives nothing was another's success, or gave up
+    a shard that was tried too often; neither is chosen again, so there is an end."""
+    settings = process.settings
+    while True:
+        with process.sessions.begin() as session:  # of each round its own: no lock is held while another is wanted
+            shard_id = turns.choose(session)
+            if shard_id is None:
+                return None
+            claim = shards.claim(
+                session,
+                shard_id,
+                owner=process.owner,
+                lease_seconds=settings.lease_seconds,
+                max_attempts=settings.max_attempts,
+            )
+        if claim is not None or process.drain.is_set():
+            return claim
 
 
 def _attempt(process: Process, claim: Claim) -> None:
@@ -88,7 +102,12 @@ def _work(attempt: Attempt, heart: Heartbeat) -> Made:
                 suspects,
                 attempt.waits,
             )
-            return make(attempt.folder, claim, work.write, attempt.tally)
+            try:
+                return make(attempt.folder, claim, work.write, attempt.tally)
+            except Stopped:
+                if heart.verdict is not Beat.LOST:  # a row may freeze the process until its lease is another's
+                    checkpoint.withdraw()
+                raise
 
 
 def _close(attempt: Attempt, stopping: JobStatus) -> Made | None:

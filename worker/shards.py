@@ -187,12 +187,14 @@ class ShardWork:
                 self.waits(False)
                 log.warning("rows tried with the engine to themselves", row=group[0], rows=len(group))
                 self.checkpoint.begin(group[0], group[-1] + 1)
-                for row in group:
-                    yield from left.pop(row)
-                while any(row in self._asked for row in group):
-                    yield None
+                try:
+                    for row in group:
+                        yield from left.pop(row)
+                    while any(row in self._asked for row in group):
+                        yield None
+                finally:
+                    self.checkpoint.flush()  # others have the engine next, and their rows may end the process
                 if left:
-                    self.checkpoint.flush()
                     self.waits(True)  # before another one has it alone
 
     def _take(self, output: Output) -> None:

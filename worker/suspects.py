@@ -2,16 +2,19 @@
 
 An attempt that comes after one that died without getting on is careful: it computes its rows in small groups, each with
 the engine to itself, and marks a group in the checkpoint before it goes in. A group that was marked and is not finished
-killed its attempt. The next attempt halves it, and so on, until a row has died alone: that row is an error row.
+killed its attempt. The next attempt halves it, and so on, until a row has died alone twice: that row is an error row.
+Once may have been by chance: a lease that was lost, a process that was killed for another reason.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 CAREFUL_ROWS = 32  # of a group while nothing is known
-MOST_ALONE = 40  # rows of a shard that were computed alone; more, and it is the engine that is broken, not the rows
+DEATHS = 2  # of a row alone, until it is set aside
+MOST_ALONE = 40  # rows of a shard that died alone so often; more, and it is the engine that is broken, not the rows
 
 
 class EngineBroken(Exception):
@@ -34,13 +37,14 @@ class Suspects:
 
     @classmethod
     def among(cls, open_rows: Sequence[int], begun: Sequence[tuple[int, int]], careful: bool) -> Suspects:
-        """`begun`: the ranges that were marked. Raises EngineBroken."""
-        died = [(first, stop, frozenset(row for row in open_rows if first <= row < stop)) for first, stop in begun]
-        poison = frozenset(first for first, stop, rows in died if stop - first == 1 and rows)
-        alone = sum(stop - first == 1 for first, stop in begun)
-        if alone > MOST_ALONE:
-            raise EngineBroken(alone)
-        groups = tuple(rows - poison for _, _, rows in died if rows - poison)
+        """`begun`: the range that each attempt marked last. Raises EngineBroken."""
+        died = [frozenset(row for row in open_rows if first <= row < stop) for first, stop in begun]
+        alone = Counter(first for first, stop in begun if stop - first == 1)
+        dead = frozenset(row for row, deaths in alone.items() if deaths >= DEATHS)
+        if len(dead) > MOST_ALONE:
+            raise EngineBroken(len(dead))
+        poison = dead.intersection(open_rows)
+        groups = tuple(rows - poison for rows in died if rows - poison)
         return cls(careful or bool(begun), groups, poison)
 
     def next_group(self, open_rows: Sequence[int]) -> Sequence[int]:

@@ -20,6 +20,7 @@ from db.stores import S3Path, store_of
 from db.stores.errors import StorageUnavailable
 from tests.s3_server import get, keys, put, settings_on
 from tests.worker.factories import Office, spec_of
+from worker.checkpoints import Checkpoint, Saved, checkpoint_path
 from worker.rows import RowMaker
 from worker.run import run
 
@@ -198,6 +199,16 @@ def test_rows_finished_before_a_crash_are_not_computed_again(
     assert table(data / "out")["output"].to_pylist() == [f"R{i}" for i in range(80)]
     assert asked == 0
     assert keys(data / "out") == ["_SUCCESS", "_manifest.json", "part-00000.parquet"]
+
+
+def test_an_attempt_of_many_objects_has_one_range_that_can_have_died(data: S3Path) -> None:
+    for fence in (1, 2):
+        checkpoint = Checkpoint(checkpoint_path(data / "out", 0, fence), pa.schema([]), "", 0.0)
+        for first in range(12):
+            checkpoint.begin(first, first + fence)
+        checkpoint.close()
+    saved = Saved.find(data / "out", 0, 99)
+    assert (saved.marks, saved.begun) == (24, [(11, 12), (11, 13)])
 
 
 def test_a_cancelled_job_without_a_part_has_a_manifest(office: Office, data: S3Path) -> None:

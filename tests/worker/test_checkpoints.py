@@ -84,13 +84,36 @@ def test_marks_grow_with_everything_that_was_finished_or_begun_alone(tmp_path: P
     writer.begin(5, 9)
     writer.begin(5, 6)
     saved = find(tmp_path)
-    assert (saved.marks, saved.begun) == (3, [(5, 9), (5, 6)])
+    assert (saved.marks, saved.begun) == (3, [(5, 6)])  # the last one alone can have died
     assert saved.open_rows(0, 3) == [1, 2]
     writer.close()
 
 
+def test_each_attempt_has_one_range_that_can_have_died(tmp_path: Path) -> None:
+    for fence, ranges in ((1, [(0, 8), (8, 16)]), (2, []), (10, [(8, 12)])):
+        writer = checkpoint(tmp_path, fence)
+        for first, stop in ranges:
+            writer.begin(first, stop)
+            writer.add(first, result("x"))
+        writer.close()
+    saved = find(tmp_path)
+    assert (saved.marks, saved.begun) == (6, [(8, 16), (8, 12)])
+
+
+def test_what_was_marked_last_can_be_withdrawn(tmp_path: Path) -> None:
+    writer = checkpoint(tmp_path, 1)
+    writer.begin(0, 8)
+    writer.begin(8, 16)
+    writer.withdraw()
+    writer.close()
+    saved = find(tmp_path)
+    assert (saved.marks, saved.begun) == (3, [(0, 0)])  # the attempt has got on all the same
+
+
 def test_an_attempt_that_finishes_nothing_leaves_no_file(tmp_path: Path) -> None:
-    checkpoint(tmp_path, 1).close()
+    writer = checkpoint(tmp_path, 1)
+    writer.withdraw()
+    writer.close()
     assert list(tmp_path.iterdir()) == []
 
 
