@@ -19,6 +19,9 @@ from worker.plans import Plan
 from worker.recipes import Row
 from worker.rows import Asking
 
+# What is planned is the same on every database.
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
 
 def test_rows_with_many_equals_count_as_often_as_there_are(office: Office, tmp_path: Path) -> None:
     """An answer is as long as its text: nearly all are of one token, and the few distinct ones of 80."""
@@ -87,7 +90,7 @@ def test_a_second_attempt_finds_nothing_of_the_first_in_the_cache(
 
 
 def test_no_more_tokens_are_held_than_a_row_has_beyond_the_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Maker:
         def text(self, row: Row) -> str:
