@@ -13,7 +13,7 @@ from db.workers import worker_seen
 from engine.request import Request
 from tests.worker.factories import Office, spec_of, write_texts
 from tests.worker.test_dry_run import ask, made, read
-from worker import dry_run, frame
+from worker import dry_run, forecast, frame
 from worker.forecast import Known, Seat
 from worker.plans import Plan
 from worker.recipes import Row
@@ -47,8 +47,8 @@ def test_small_files_are_work_for_all_workers(office: Office, tmp_path: Path) ->
     for name in range(40):
         write_texts(tmp_path / "in" / f"{name:02}.parquet", [f"row {name} {i}" for i in range(5)])
     with office.sessions.begin() as session:
-        for name in "abcd":
-            worker_seen(session, name, None, {})
+        for owner in "abcd":
+            worker_seen(session, owner, None, {})
     plan = made(office, spec_of(tmp_path / "in", shard_rows=100))
     assert plan.workers == 4
     assert dry_run._most_rows([5] * 40, 4) == 50
@@ -72,14 +72,14 @@ def test_a_block_of_long_rows_is_less_certain_than_long_rows_anywhere(office: Of
 def test_a_second_attempt_finds_nothing_of_the_first_in_the_cache(
     office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owners, forecast = list[set[object]](), dry_run.forecast
+    owners, made_by = list[set[object]](), forecast.forecast
 
     def broken_once(known: Known, seat: Seat, draw: random.Random) -> PlanResult:
         asked = (row.asking for row in known.frame.rows)
         owners.append({request.owner for asking in asked if asking for request in asking.requests})
         if len(owners) == 1:
             raise OSError("the disk went away")
-        return forecast(known, seat, draw)
+        return made_by(known, seat, draw)
 
     monkeypatch.setattr(dry_run, "forecast", broken_once)
     plan_id = ask(office, spec_of(write_texts(tmp_path / "in.parquet", [f"row {i}" for i in range(20)])))
