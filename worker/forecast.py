@@ -22,8 +22,8 @@ from worker.planned_rows import planned_rows
 from worker.trial import STRETCHES, Speed, Tried
 
 # Standard deviations, relative. Of a machine's speed between the sample and the job: repetitions of one benchmark on
-# a quiet machine differ by about so much (docs/claims.md, 4.1). And of what the simulated course leaves out: the root
-# mean square of its errors on three workloads (docs/claims.md, 8.4).
+# a quiet machine differ by about so much (docs/claims.md, 4.1). And of what the simulated course leaves out, with which
+# the intervals of five jobs hold (docs/claims.md, 8.1).
 DRIFT, SIMULATED = 0.05, 0.09
 FULL = 0.85  # share of the cache from which on it is what keeps more sequences from running together
 
