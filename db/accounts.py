@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, text
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, select, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from db.base import Base, BigId, text_enum
@@ -38,6 +38,9 @@ class Tenant(Base):
     max_queued_rows: Mapped[int | None] = mapped_column(BigInteger)
     max_queued_tokens: Mapped[int | None] = mapped_column(BigInteger)
     max_running_jobs: Mapped[int | None]  # those beyond it wait
+
+
+DISABLED = select(Tenant.name).where(Tenant.disabled_at.is_not(None))
 
 
 class ApiKey(Base):

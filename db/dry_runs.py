@@ -15,7 +15,7 @@ from sqlalchemy import JSON, BigInteger, ColumnElement, Index, Integer, String, 
 from sqlalchemy.orm import Mapped, Session, mapped_column
 from sqlalchemy.sql.selectable import Subquery
 
-from db.accounts import Tenant
+from db.accounts import DISABLED
 from db.base import Base, text_enum
 from db.errors import PlanNotFound
 from db.jobs import storable
@@ -110,8 +110,7 @@ def due(session: Session, stale: ColumnElement[float], limit: int) -> list[str]:
     room = min(MOST_SENT - (session.scalar(sent) or 0), limit)
     if room <= 0:
         return []
-    enabled = DryRun.tenant.not_in(select(Tenant.name).where(Tenant.disabled_at.is_not(None)))
-    wanted = and_(open_, enabled, _free(), DryRun.dispatched_at < stale)
+    wanted = and_(open_, DryRun.tenant.not_in(DISABLED), _free(), DryRun.dispatched_at < stale)
     turns = _turns(wanted, at_work)
     query = select(DryRun.id).join(turns, turns.c.id == DryRun.id).where(wanted)
     # Among equals by chance: by age, two tenants with many plans would keep a third one's waiting to their end.

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from db import control, jobs, schedules, starting
-from db.accounts import Tenant
+from db.accounts import DISABLED
 from db.errors import QuotaExceeded
 from db.models import JobStatus
 from db.schedule_models import RunStatus, Schedule, ScheduleRun, Trigger
@@ -28,7 +28,6 @@ LATE_SECONDS = 60.0  # a fire time seen later than this was missed
 COALESCE_SECONDS = 86_400.0
 MOST_MISSED = 10
 AT_ONCE = 20  # schedules, windows, runs per sweep
-DISABLED = select(Tenant.name).where(Tenant.disabled_at.is_not(None))
 UNSYNCED = {"synchronize_session": False}
 Sessions = sessionmaker[Session]
 

@@ -70,7 +70,7 @@ def check(session: Session, tenant: str, num_rows: int, num_tokens: int) -> None
 
     Raises QuotaExceeded.
     """
-    row = _hold(session, tenant)
+    row = hold(session, tenant)
     if row is None or (row.max_queued_rows is None and row.max_queued_tokens is None):
         return
     rows, tokens = _queued(session, tenant)
@@ -84,7 +84,7 @@ def check(session: Session, tenant: str, num_rows: int, num_tokens: int) -> None
 
 def check_running(session: Session, tenant: str) -> None:
     """Hold the tenant as `check` does, and see whether one more of its jobs may run. Raises QuotaExceeded."""
-    row = _hold(session, tenant)
+    row = hold(session, tenant)
     if row is None or row.max_running_jobs is None:
         return
     running = num_running(session, tenant)
@@ -99,7 +99,8 @@ def num_running(session: Session, tenant: str) -> int:
     return session.scalar(select(func.count()).select_from(Job).where(running)) or 0
 
 
-def _hold(session: Session, tenant: str) -> Tenant | None:
+def hold(session: Session, tenant: str) -> Tenant | None:
+    """The tenant, nobody else's until the transaction ends: what it has is counted by one at a time."""
     query = select(Tenant).where(Tenant.name == tenant).with_for_update(key_share=True)
     return session.scalar(query, execution_options={"populate_existing": True})
 

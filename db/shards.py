@@ -8,11 +8,12 @@ A lease past its end may be renewed or finished as long as nobody else took it. 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from db import histograms, jobs, turns, windows
 from db.models import STOPPING, Job, JobStatus, Shard, ShardStatus
@@ -85,13 +86,28 @@ class Finish:
     last: bool
 
 
-def take(session: Session, *, owner: str, lease_seconds: float, max_attempts: int) -> Claim | None:
-    """Lease the shard whose turn it is, whatever message woke the worker; None: nothing is free, or another worker was
-    quicker."""
-    shard_id = turns.choose(session)
-    if shard_id is None:
-        return None
-    return claim(session, shard_id, owner=owner, lease_seconds=lease_seconds, max_attempts=max_attempts)
+def take(
+    sessions: sessionmaker[Session],
+    *,
+    owner: str,
+    lease_seconds: float,
+    max_attempts: int,
+    stop: Callable[[], bool] = lambda: False,
+) -> Claim | None:
+    """Lease the shard whose turn it is, whatever message woke the worker; None: nothing is free.
+
+    Another worker may be quicker: then the next one's, since the message is gone, and a shard that was sent waits long
+    for another. Every round that gives nothing was another's success, or gave up a shard that was tried too often;
+    neither is chosen again, so there is an end. After `stop` there is no further round.
+    """
+    while True:
+        with sessions.begin() as session:  # of each round its own: no lock is held while another is wanted
+            shard_id = turns.choose(session)
+            if shard_id is None:
+                return None
+            taken = claim(session, shard_id, owner=owner, lease_seconds=lease_seconds, max_attempts=max_attempts)
+        if taken is not None or stop():
+            return taken
 
 
 def claim(session: Session, shard_id: int, *, owner: str, lease_seconds: float, max_attempts: int) -> Claim | None:

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from db.accounts import Tenant
+from db import quotas
 from db.errors import DomainError
 from db.models import Job
 from db.openai_models import Batch, Delivery, Webhook
@@ -42,8 +42,7 @@ class WebhooksExceeded(DomainError):
 
 def create(session: Session, tenant: str, url: str, events: list[str]) -> Webhook:
     """Raises WebhooksExceeded."""
-    # The tenant is held until the transaction ends, so that two of its webhooks are counted one after the other.
-    session.scalar(select(Tenant.name).where(Tenant.name == tenant).with_for_update(key_share=True))
+    quotas.hold(session, tenant)
     if (session.scalar(select(func.count()).where(Webhook.tenant == tenant)) or 0) >= MOST:
         raise WebhooksExceeded(MOST)
     webhook = Webhook(id=f"wh_{secrets.token_hex(12)}", tenant=tenant, url=url, enabled=True)

@@ -150,9 +150,8 @@ class Fleet:
 
     def _take(self, worker: _Worker) -> bool:
         """As worker.run."""
-        settings = self._settings
-        with self._ledger.sessions.begin() as session:
-            claim = shards.take(session, owner=worker.name, lease_seconds=FOREVER, max_attempts=settings.max_attempts)
+        sessions, most = self._ledger.sessions, self._settings.max_attempts
+        claim = shards.take(sessions, owner=worker.name, lease_seconds=FOREVER, max_attempts=most)
         if claim is None:
             return False
         worker.engine.add(claim.shard_id, self._wanted[claim.job_id].kind, claim.num_rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from db import shards, turns
+from db import shards
 from db.errors import DomainError
 from db.models import JobStatus
 from db.shards import Beat, Claim
@@ -25,7 +25,14 @@ STOPPING = {Beat.CANCEL: JobStatus.CANCELLING, Beat.EXPIRE: JobStatus.EXPIRING}
 
 def run(process: Process) -> None:
     """Take up the shard whose turn it is, and bring it to an end: done, given back, tried again, or cancelled."""
-    claim = _take(process)
+    settings = process.settings
+    claim = shards.take(
+        process.sessions,
+        owner=process.owner,
+        lease_seconds=settings.lease_seconds,
+        max_attempts=settings.max_attempts,
+        stop=process.drain.is_set,
+    )
     if claim is None:
         return  # the message was late or doubled
     known: dict[str, str | int] = {"job": claim.job_id, "shard": claim.index, "attempt": claim.attempts}
@@ -33,27 +40,6 @@ def run(process: Process) -> None:
         _attempt(process, claim)
     if not process.drain.is_set():
         process.dispatch()
-
-
-def _take(process: Process) -> Claim | None:
-    """Lease the shard whose turn it is. Another worker may be quicker: then the next one's, since the message is gone,
-    and a shard that was sent waits long for another. Every round that gives nothing was another's success, or gave up
-    a shard that was tried too often; neither is chosen again, so there is an end."""
-    settings = process.settings
-    while True:
-        with process.sessions.begin() as session:  # of each round its own: no lock is held while another is wanted
-            shard_id = turns.choose(session)
-            if shard_id is None:
-                return None
-            claim = shards.claim(
-                session,
-                shard_id,
-                owner=process.owner,
-                lease_seconds=settings.lease_seconds,
-                max_attempts=settings.max_attempts,
-            )
-        if claim is not None or process.drain.is_set():
-            return claim
 
 
 def _attempt(process: Process, claim: Claim) -> None:

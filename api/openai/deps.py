@@ -6,15 +6,11 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from api.deps import CallerDep, SubmitterDep
+from api.deps import CallerDep
 from api.openai.keeper import Keeper
 
 
 def _tenant(caller: CallerDep) -> str:
-    return caller.tenant
-
-
-def _submitting(caller: SubmitterDep) -> str:
     return caller.tenant
 
 
@@ -23,7 +19,6 @@ def _keeper(request: Request) -> Keeper:
     return keeper
 
 
-# The caller's tenant: to look at what it has, and to change something there.
+# The caller's tenant, to look at what it has.
 TenantDep = Annotated[str, Depends(_tenant)]
-SubmittingDep = Annotated[str, Depends(_submitting)]
 KeeperDep = Annotated[Keeper, Depends(_keeper)]

@@ -104,15 +104,21 @@ def test_a_job_that_was_not_begun_waits_again(sessions: Sessions) -> None:
     assert not resume(sessions, "a")
 
 
-def test_a_window_that_finds_no_room_resumes_its_job_once_there_is(
-    sessions: Sessions, settings: Settings, tmp_path: Path
-) -> None:
-    nights.write(tmp_path, "2026-03-02")
-    nights.add(sessions, nights.spec(tmp_path, window_seconds=3600), NIGHT - 3600)
+def closed(sessions: Sessions, settings: Settings, folder: Path) -> str:
+    """A job that its schedule's window has paused."""
+    nights.write(folder, "2026-03-02")
+    nights.add(sessions, nights.spec(folder, window_seconds=3600), NIGHT - 3600)
     nights.sweep(sessions, settings, NIGHT)
     name = nights.job_of(sessions, "03-02").id
     split(sessions, name)
     nights.sweep(sessions, settings, NIGHT + 3601)
+    return name
+
+
+def test_a_window_that_finds_no_room_resumes_its_job_once_there_is(
+    sessions: Sessions, settings: Settings, tmp_path: Path
+) -> None:
+    name = closed(sessions, settings, tmp_path)
     limit(sessions, 1)
     add_job(sessions, "other")
 
@@ -139,12 +145,7 @@ def test_a_window_that_finds_no_room_resumes_its_job_once_there_is(
 def test_a_job_that_a_person_resumed_has_no_window_any_more(
     sessions: Sessions, settings: Settings, tmp_path: Path
 ) -> None:
-    nights.write(tmp_path, "2026-03-02")
-    nights.add(sessions, nights.spec(tmp_path, window_seconds=3600), NIGHT - 3600)
-    nights.sweep(sessions, settings, NIGHT)
-    name = nights.job_of(sessions, "03-02").id
-    split(sessions, name)
-    nights.sweep(sessions, settings, NIGHT + 3601)
+    name = closed(sessions, settings, tmp_path)
     assert resume(sessions, name)
     for now in (NIGHT + DAY, NIGHT + DAY + 3601):
         nights.sweep(sessions, settings, now)
