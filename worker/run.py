@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import structlog
 
 from db import shards
@@ -90,9 +92,10 @@ def _work(attempt: Attempt, heart: Heartbeat) -> Made:
             )
             try:
                 return make(attempt.folder, claim, work.write, attempt.tally)
-            except Stopped:
+            except (Stopped, OSError):  # told to stop, or a full disk: no row's fault
                 if heart.verdict is not Beat.LOST:  # a row may freeze the process until its lease is another's
-                    checkpoint.withdraw()
+                    with contextlib.suppress(OSError):
+                        checkpoint.withdraw()
                 raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,6 +90,34 @@ def test_an_attempt_that_is_told_to_stop_blames_no_row(office: Office, tmp_path:
             with office.sessions.begin() as session:
                 control.resume(session, "job", "default")
         office.process.dispatch(again=True)
+    office.work()
+    assert rows(tmp_path) == [(0, "ROW 0", None)]
+    assert office.job().status is JobStatus.COMPLETED
+
+
+def test_an_attempt_whose_disk_is_full_blames_no_row(
+    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its one row is computed each time, and cannot be kept."""
+    begin(office, tmp_path, ["row 0"], 1)
+    flush = Checkpoint.flush
+    refused: list[int] = []
+
+    def full(self: Checkpoint) -> None:
+        if self._rows and len(refused) < suspects.DEATHS:
+            refused.append(len(self._rows))
+            self._rows.clear()
+            self._results.clear()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        flush(self)
+
+    monkeypatch.setattr(Checkpoint, "flush", full)
+    for _ in range(suspects.DEATHS):
+        run(office.process)
+        with office.sessions.begin() as session:
+            session.execute(update(Shard).values(not_before=0.0))
+        office.process.dispatch(again=True)
+    assert refused == [1] * suspects.DEATHS
     office.work()
     assert rows(tmp_path) == [(0, "ROW 0", None)]
     assert office.job().status is JobStatus.COMPLETED
