@@ -130,10 +130,10 @@ def _domain(request: Request, error: Exception) -> JSONResponse:
         field=field or getattr(error, "field", None),
         **{name: value if isinstance(value, int) else str(value) for name, value in about.items() if value is not None},
     )
-    return respond(problem, _headers(error))
+    return respond(problem, headers_of(error))
 
 
-def _headers(error: Exception) -> dict[str, str] | None:
+def headers_of(error: Exception) -> dict[str, str]:
     """What a client must know before its next try."""
     match error:
         case Unauthenticated():
@@ -141,7 +141,7 @@ def _headers(error: Exception) -> dict[str, str] | None:
         case errors.RateExceeded():
             return {"Retry-After": str(error.seconds)}
         case _:
-            return None
+            return {}
 
 
 def _validation(request: Request, error: Exception) -> JSONResponse:

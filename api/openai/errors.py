@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from api.errors import RETRY_AFTER_SECONDS, TABLE, FieldError
+from api.errors import RETRY_AFTER_SECONDS, TABLE, FieldError, headers_of
 from api.field_paths import field_path
 from db.errors import DomainError
 
@@ -71,7 +71,7 @@ async def answering(request: Request, answer: Callable[[], Awaitable[Response]])
 
 
 def _response(request: Request, error: Exception) -> Response:
-    headers: dict[str, str] = {}
+    headers = headers_of(error)
     match error:
         case APIError(status=status, param=param, code=code):
             body = error_object(str(error), status, param, code)

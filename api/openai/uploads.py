@@ -78,8 +78,8 @@ def _begin(services: Services, caller: Caller, asked: UploadRequest) -> dict[str
 
 @router.post("/parts")
 async def part(upload_id: str, request: Request, services: ServicesDep, caller: SubmissionDep) -> dict[str, Any]:
-    """Take one part, as multipart form data with `data`. Parts may come in any order, and side by side; together they
-    have at most the bytes that the upload said."""
+    """Take one part, as multipart form data with `data`. Parts may come in any order, and side by side. A part whose
+    answer was lost may be sent again: together they have at most twice the bytes that the upload said."""
     async with request.form(max_files=1, max_fields=1) as form:
         data = form.get("data")
         if not isinstance(data, UploadFile):
@@ -117,11 +117,11 @@ def _left(session: Session, upload: OpenAIUpload) -> int:
     sizes = openai_files.parts(session, upload.id)
     if len(sizes) >= MAX_PARTS:
         raise APIError(f"An upload has at most {MAX_PARTS} parts.", param="data", code="too_many_parts")
-    return upload.num_bytes - sum(sizes.values())
+    return min(upload.num_bytes, 2 * upload.num_bytes - sum(sizes.values()))
 
 
 def _too_long(left: int) -> APIError:
-    message = f"The part has more bytes than the {left} that are left of those that the upload said."
+    message = f"The part has more than {left} bytes: one has at most the upload's, all together twice as many."
     return APIError(message, param="data", code="file_too_large")
 
 
