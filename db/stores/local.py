@@ -5,7 +5,8 @@ is taken (a rename would replace the first writer's file). Parquet writers close
 exception passes; under a temporary name that harms nobody.
 
 Places come with their links followed, by db.uris. Whoever may write in a root may put links there afterwards, in or
-above the folder of a job, so nothing is read, made or removed by a path that a link has become a part of.
+above the folder of a job, so nothing is read, made or removed by a path that a link has become a part of, however
+shortly before (db.stores.folders).
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from db.errors import InvalidDataset, LinkUnsupported
+from db.stores.folders import entered, listed, opened, refuse_link
 from db.stores.store import TEMP, Entry, Published
 
 # What a name says of itself. Anything else is the machine's, and may pass.
@@ -30,9 +32,7 @@ FINAL = frozenset({
     errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.EISDIR, errno.ENAMETOOLONG,
 })  # fmt: skip
 NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV})
-
-# Of a folder on the way to another one, which need not be readable where the system can do without.
-PASSED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
+T = TypeVar("T")
 
 
 class LocalStore:
@@ -45,19 +45,13 @@ class LocalStore:
 
     def walk(self, folder: Path, prefix: str = "") -> Iterator[Entry]:
         """Links are given as what they lead to: opening one is refused, so that nothing is left out in silence."""
-        _check_links(folder)
-        for parent, folders, names in os.walk(folder):
-            here = Path(parent)
-            if here == folder:
-                folders[:] = [name for name in folders if name.startswith(prefix)]
-                names = [name for name in names if name.startswith(prefix)]
-            for name in folders:
-                if (here / name).is_symlink():
-                    yield Entry(here / name, True)
-            for name in names:
-                with suppress(FileNotFoundError):  # it went while the folder was read
-                    status = os.lstat(here / name)
-                    yield Entry(here / name, False, status.st_size, _version(status))
+        try:
+            with opened(folder) as fd:
+                yield from _below(folder, fd, prefix)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except PermissionError as error:
+            raise _unlisted(error.filename, error) from error
 
     def is_empty(self, folder: Path) -> bool:
         try:
@@ -68,10 +62,13 @@ class LocalStore:
 
     def open(self, place: Path) -> tuple[BinaryIO, str]:
         """Open without following a link and without waiting for the other end of a pipe."""
-        _check_links(place)
         try:
-            fd = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with opened(place.parent) as folder:
+                how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                fd = os.open(place.name, how, dir_fd=folder)
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise refuse_link(place) from error
             if error.errno not in FINAL:
                 raise
             raise InvalidDataset("not_a_file", str(place), f"cannot be opened: {error.strerror}") from error
@@ -82,26 +79,28 @@ class LocalStore:
         return os.fdopen(fd, "rb"), _version(status)
 
     def prepare(self, folder: Path) -> None:
-        _check_links(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        _made(folder, lambda fd: None)
 
     def create(self, place: Path, write: Callable[[BinaryIO], None]) -> Published:
         """Errors of `write` and of the disk pass and leave no file of that name. Raises LinkUnsupported, and
         InvalidDataset (`changed`) where a part of the path is a symbolic link."""
-        temp = place.parent / TEMP / f"{place.name}.{uuid.uuid4().hex}"
-        file = create_temp(temp)
+        folder, inside = place.parent, place.parent / TEMP
+        temp = f"{place.name}.{uuid.uuid4().hex}"
+        file = create_temp(inside / temp)
         try:
             with file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
-            _check_links(temp.parent)  # again: writing may have taken hours
-            created = _link(temp, place)
+            with opened(folder) as target, opened(inside) as source:  # anew: writing may have taken hours
+                created = _link(source, temp, target, place)
+                with listed(target) as fd:  # else the name may be lost in a power cut although the bytes are safe
+                    os.fsync(fd)
         finally:
-            temp.unlink(missing_ok=True)
-            with suppress(OSError):  # another writer is at work
-                temp.parent.rmdir()
-        _sync_folder(place.parent)
+            with suppress(OSError, InvalidDataset), opened(inside) as fd:
+                os.unlink(temp, dir_fd=fd)
+            with suppress(OSError, InvalidDataset), opened(folder) as fd:
+                os.rmdir(TEMP, dir_fd=fd)  # fails while another writer is at work
         return Published(created, *self.digest(place))
 
     def digest(self, place: Path) -> tuple[int, str]:
@@ -115,21 +114,22 @@ class LocalStore:
 
     def remove(self, places: list[Path]) -> None:
         for folder in {place.parent for place in places}:
-            _check_links(folder)
-        for place in places:
-            place.unlink(missing_ok=True)
+            with suppress(FileNotFoundError), opened(folder) as fd:
+                for place in places:
+                    if place.parent == folder:
+                        with suppress(FileNotFoundError):
+                            os.unlink(place.name, dir_fd=fd)
 
     def sweep(self, folder: Path, older_than: float) -> int:
-        _check_links(folder / TEMP)
         removed = 0
-        with suppress(FileNotFoundError), _opened(folder / TEMP) as fd:  # nothing put there now changes what it means
+        with suppress(FileNotFoundError), opened(folder / TEMP) as inside, listed(inside) as fd:
             for entry in list(os.scandir(fd)):
                 with suppress(FileNotFoundError):
                     if time.time() - entry.stat(follow_symlinks=False).st_mtime >= older_than:
                         os.unlink(entry.name, dir_fd=fd)
                         removed += 1
-        with suppress(OSError):
-            (folder / TEMP).rmdir()
+        with suppress(OSError, InvalidDataset), opened(folder) as fd:
+            os.rmdir(TEMP, dir_fd=fd)
         return removed
 
 
@@ -153,38 +153,53 @@ class LocalJournal:
 
 def create_temp(temp: Path) -> BinaryIO:
     """A new file in a folder's `_tmp`, which other writers make and take away when it is empty."""
+
+    def make(fd: int) -> BinaryIO:
+        return open(temp, "xb", opener=lambda path, flags: os.open(temp.name, flags, 0o666, dir_fd=fd))
+
+    return _made(temp.parent, make)
+
+
+def _made(folder: Path, use: Callable[[int], T]) -> T:
+    """What `use` gives of the folder, made if it is not there."""
     while True:
-        _check_links(temp.parent)
-        try:
-            temp.parent.mkdir(parents=True, exist_ok=True)
-            return open(temp, "xb")
-        except FileNotFoundError:  # it was taken away in between
-            continue
-        except FileExistsError:  # or while mkdir looked at what was there
-            if temp.exists() or not _gone_or_folder(temp.parent):
-                raise
+        with suppress(FileNotFoundError), opened(folder, make=True) as fd:  # another writer takes it away in between
+            return use(fd)
 
 
-def _gone_or_folder(path: Path) -> bool:
+def _below(folder: Path, fd: int, prefix: str = "") -> Iterator[Entry]:
+    """The files of an open folder, then those of the folders inside."""
     try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except FileNotFoundError:
-        return True
+        with listed(fd) as readable:
+            names = [name for name in os.listdir(readable) if name.startswith(prefix)]
+    except PermissionError as error:  # its files would be left out in silence
+        raise _unlisted(folder, error) from error
+    inside = []
+    for name in names:
+        with suppress(FileNotFoundError):  # it went while the folder was read
+            status = os.lstat(name, dir_fd=fd)
+            if stat.S_ISDIR(status.st_mode):
+                inside.append(name)
+            else:
+                is_folder = stat.S_ISLNK(status.st_mode) and os.path.isdir(folder / name)
+                yield Entry(folder / name, is_folder, status.st_size, _version(status))
+    for name in inside:
+        with suppress(FileNotFoundError), entered(fd, folder, name) as inner:
+            yield from _below(folder / name, inner)
 
 
-def _check_links(place: Path) -> None:
-    """Raises InvalidDataset where a part of the path is a symbolic link. What is not there is none."""
-    if os.path.realpath(place) != str(place):
-        raise InvalidDataset("changed", str(place), "a part of the path is a symbolic link")
+def _unlisted(folder: Path | str, error: OSError) -> InvalidDataset:
+    return InvalidDataset("not_a_folder", str(folder), f"cannot be listed: {error.strerror}")
 
 
 def _version(status: os.stat_result) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}"
 
 
-def _link(temp: Path, final: Path) -> bool:
+def _link(source: int, temp: str, target: int, final: Path) -> bool:
+    """Give the file `temp` of one open folder its name in another one; False when the name is taken."""
     try:
-        os.link(temp, final)
+        os.link(temp, final.name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
     except FileExistsError:
         return False
     except OSError as error:
@@ -192,26 +207,3 @@ def _link(temp: Path, final: Path) -> bool:
             raise LinkUnsupported(str(final.parent), str(error.strerror)) from error
         raise
     return True
-
-
-def _sync_folder(folder: Path) -> None:
-    """Without this the new name may be lost in a power cut although the file's bytes are safe."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    """A folder by its absolute path, name by name: a link that was put there a moment ago is not followed either."""
-    fd = os.open(folder.anchor, PASSED)
-    try:
-        for name in (*folder.parts[1:], "."):
-            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY if name == "." else PASSED, dir_fd=fd)
-            os.close(fd)
-            fd = inner
-        yield fd
-    finally:
-        os.close(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from db import dead_letters, files, openai_files
 from db.errors import InvalidDataset
 from db.publish import publish, sweep_tmp
 from db.settings import Settings
-from db.stores import local, store_of
+from db.stores import folders, store_of
 from tests.db.test_files import parquet_bytes
 
 STORE = store_of(Path("/"))
@@ -70,19 +71,50 @@ def test_an_output_that_became_a_link_while_it_was_written(mine: Path, others: P
     assert [path.name for path in others.iterdir()] == ["part-00000.parquet"]
 
 
-@pytest.mark.parametrize("linked", ["acme", "acme/out", "acme/out/_tmp"])
-def test_a_sweep_follows_no_link_that_came_after_the_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: str
+@pytest.mark.parametrize("linked", ["acme", "acme/out", "acme/out/_tmp", "acme/out/_errors"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_link_that_comes_at_the_last_moment_is_not_followed_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, linked: str
 ) -> None:
-    theirs = tmp_path / "bolt" / "out" / "_tmp"
-    theirs.mkdir(parents=True)
-    (theirs / "part").touch()
-    (tmp_path / linked).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / linked).symlink_to(tmp_path / linked.replace("acme", "bolt"))
-    monkeypatch.setattr(local, "_check_links", lambda place: None)
-    with pytest.raises(OSError, match=r"Not a directory|symbolic link"):
-        sweep_tmp(tmp_path / "acme" / "out", 0.0)
-    assert (theirs / "part").exists()
+    """A part of the path becomes a link as soon as the path was looked at as a whole."""
+    name, do = WAYS[way]
+    theirs, mine = tmp_path / "bolt" / "out", tmp_path / "acme" / "out"
+    for folder in (theirs, mine):
+        for inside in ("_tmp", "_errors"):
+            (folder / inside).mkdir(parents=True)
+            (folder / inside / "part-00000.parquet").write_bytes(folder.parent.name.encode())
+            os.utime(folder / inside / "part-00000.parquet", (0, 0))
+    before = {path: path.lstat().st_mtime_ns for path in theirs.rglob("*")}
+    enter, swapped = folders._enter, tmp_path / linked
+
+    def late(fd: int, folder: Path, name: str, make: bool = False) -> int:
+        if folder / name == swapped and not swapped.is_symlink():
+            swapped.rename(tmp_path / "moved")
+            swapped.symlink_to(tmp_path / linked.replace("acme", "bolt"))
+        return enter(fd, folder, name, make)
+
+    monkeypatch.setattr(folders, "_enter", late)
+    if linked.startswith(f"acme/out/{name}") or linked in {"acme", "acme/out"}:
+        with pytest.raises(InvalidDataset, match="a part of the path is a symbolic link"):
+            do(mine)
+        assert swapped.is_symlink()
+    assert {path: path.lstat().st_mtime_ns for path in theirs.rglob("*")} == before
+
+
+def test_a_folder_that_cannot_be_listed_is_not_left_out(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (mine / "date=1").mkdir()
+    (mine / "date=2" / "a").mkdir(parents=True)
+    listdir, secret = os.listdir, os.stat(mine / "date=2" / "a").st_ino
+
+    def forbidden(fd: int) -> list[str]:
+        if os.fstat(fd).st_ino == secret:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return listdir(fd)
+
+    monkeypatch.setattr(os, "listdir", forbidden)
+    with pytest.raises(InvalidDataset, match="cannot be listed: Permission denied") as caught:
+        list(STORE.walk(mine))
+    assert (caught.value.code, caught.value.file) == ("not_a_folder", str(mine / "date=2" / "a"))
 
 
 def test_a_published_name_that_is_a_link_is_not_read(mine: Path, others: Path) -> None:
