@@ -118,9 +118,9 @@ class InvalidDataset(DomainError):
     """A dataset's files, schema or bytes are not what a job can read.
 
     `code` says which: invalid_parquet (the footer), corrupt_data (bytes found broken while reading), changed (the file
-    is not the one that was checked), not_a_file, empty_folder, nested_folder, file_name, duplicate_column,
-    schema_mismatch, partition_mismatch, partition_conflict, no_column, wrong_type, ledger_missing (a schedule's earlier
-    run has no list of its rows). `row` counts from 0 within the file.
+    is not the one that was checked), not_a_file, not_a_folder (one that cannot be listed), empty_folder, nested_folder,
+    file_name, duplicate_column, schema_mismatch, partition_mismatch, partition_conflict, no_column, wrong_type,
+    ledger_missing (a schedule's earlier run has no list of its rows). `row` counts from 0 within the file.
     """
 
     def __init__(self, code: str, file: str, reason: str, column: str | None = None, row: int | None = None) -> None:
