@@ -22,7 +22,7 @@ from api.access_schemas import (
     TenantView,
 )
 from api.auth import Caller, Forbidden
-from api.deps import AdminDep, OperatorAdminDep, ServicesDep
+from api.deps import AdminDep, Before, OperatorAdminDep, ServicesDep
 from db import audit, keys, tenants
 
 router = APIRouter(prefix="/v1", tags=["access"])
@@ -90,7 +90,7 @@ def audit_log(
     caller: AdminDep,
     tenant: OfTenant = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="Most entries of a page.")] = 100,
-    before: Annotated[int | None, Query(description="The `next` of the page before.")] = None,
+    before: Before = None,
 ) -> AuditPage:
     """Who did what, newest first: in the caller's tenant; for the operator in all, or in the named one."""
     with services.sessions.begin() as session:

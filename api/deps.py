@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import sqlalchemy
-from fastapi import Depends, Request, Security
+from fastapi import Depends, Query, Request, Security
 from fastapi.security import HTTPBearer
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -39,6 +39,9 @@ async def _services(request: Request) -> Services:
 
 ServicesDep = Annotated[Services, Depends(_services)]
 
+
+# Of a listing by numbers: no larger ones than a database has.
+Before = Annotated[int | None, Query(ge=0, lt=2**63, description="The `next` of the page before.")]
 
 # It only describes: what the header means is api.auth's to say, and with authentication off it may be missing.
 _bearer = HTTPBearer(auto_error=False, description="An API key: nm_…")

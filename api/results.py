@@ -26,7 +26,7 @@ SUCCESS = "_SUCCESS"
 NAME = re.compile(r"part-\d{5,9}\.parquet|_manifest\.json|_SUCCESS")
 PART = re.compile(r"part-\d{5,9}\.parquet")
 Limit = Annotated[int, Query(ge=1, le=10_000, description="Most entries of a page.")]
-After = Annotated[int, Query(ge=0, description="The `next` of the page before.")]
+After = Annotated[int, Query(ge=0, lt=2**63, description="The `next` of the page before.")]
 BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}, 206: {}, 416: {}}
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
 
 from api.addresses import check_url
-from api.deps import AdminDep, CallerDep, ServicesDep, count_submission
+from api.deps import AdminDep, Before, CallerDep, ServicesDep, count_submission
 from api.webhook_views import DeliveryPage, DeliveryView, WebhookList, WebhookRequest, WebhookView
 from db import audit, webhooks
 from db.errors import InvalidWebhook, WebhookNotFound
@@ -53,7 +53,7 @@ def deliveries(
     services: ServicesDep,
     caller: CallerDep,
     limit: Annotated[int, Query(ge=1, le=200, description="Most entries of a page.")] = 50,
-    before: Annotated[int | None, Query(description="The `next` of the page before.")] = None,
+    before: Before = None,
 ) -> DeliveryPage:
     """How the events were delivered, newest first."""
     with services.sessions.begin() as session:

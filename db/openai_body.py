@@ -126,8 +126,8 @@ class _Body(_Part):
 
 class ChatBody(_Body):
     messages: Annotated[list[Annotated[Message, BeforeValidator(_given)]], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: Annotated[ResponseFormat, BeforeValidator(_given)] | None = None
@@ -165,7 +165,7 @@ class CompletionBody(_Body):
     """`prompt` is one text, also as a list of one, or the tokens of one."""
 
     prompt: Annotated[str, Field(min_length=1)] | Annotated[list[int], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1)] = 16
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] = 16
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @field_validator("prompt", mode="before")

@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from db.spec_fields import Spec
 
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
 
 class SamplingSpec(Spec):
     """Sampling as a client writes it; engine.SamplingParams gives the meaning. None: the recipe's own default."""
@@ -15,7 +17,9 @@ class SamplingSpec(Spec):
     temperature: float = Field(
         default=0.0, ge=0, le=100, description="Divides the logits before a token is drawn; 0: always the likeliest."
     )
-    top_k: int = Field(default=0, ge=0, description="Draw among so many of the likeliest tokens; 0: among all.")
+    top_k: int = Field(
+        default=0, ge=0, lt=2**31, description="Draw among so many of the likeliest tokens; 0: among all."
+    )
     top_p: float = Field(
         default=1.0, gt=0, le=1, description="Draw among the likeliest tokens that together have this probability."
     )
@@ -35,9 +39,13 @@ class SamplingSpec(Spec):
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(), description="Texts that end an answer; they are not part of it."
     )
-    stop_token_ids: tuple[int, ...] = Field(default=(), description="Tokens that end an answer.")
-    max_tokens: int | None = Field(default=None, ge=1, description="Most tokens of an answer; none: the recipe's own.")
-    min_tokens: int = Field(default=0, ge=0, description="An answer does not end before it has so many tokens.")
+    stop_token_ids: tuple[TokenId, ...] = Field(default=(), description="Tokens that end an answer.")
+    max_tokens: int | None = Field(
+        default=None, ge=1, lt=2**31, description="Most tokens of an answer; none: the recipe's own."
+    )
+    min_tokens: int = Field(
+        default=0, ge=0, lt=2**31, description="An answer does not end before it has so many tokens."
+    )
     ignore_eos: bool = Field(default=False, description="Write on until `max_tokens`, whatever the model says.")
     logprobs: int | None = Field(default=None, ge=0, le=100, description="Adds the column `logprobs` (JSON text).")
 

@@ -185,7 +185,7 @@ class JobSpec(Spec):
         description="Compute rows whose prompts begin alike one after the other, among about a thousand at a time. "
         "Results come out in the order of the input either way.",
     )
-    max_rows: int | None = Field(default=None, ge=1, description="Take only the first rows of the input.")
+    max_rows: int | None = Field(default=None, ge=1, lt=2**63, description="Take only the first rows of the input.")
     only_new: OnlyNew | None = Field(
         default=None, description="Of a schedule's job: leave out the rows that its earlier runs have computed."
     )

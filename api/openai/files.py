@@ -38,7 +38,7 @@ FORM = {
                         "file": {"type": "string", "format": "binary"},
                         "purpose": {"type": "string", "enum": ["batch"]},
                         "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
-                        "expires_after[seconds]": {"type": "integer"},
+                        "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2_592_000},
                     },
                 }
             }
@@ -157,7 +157,9 @@ def content(
     file_id: str,
     services: ServicesDep,
     caller: CallerDep,
-    offset: Annotated[int, Query(ge=0, description="Lines to leave out: the `X-Last-Line` of the answer before.")] = 0,
+    offset: Annotated[
+        int, Query(ge=0, lt=2**63, description="Lines to leave out: the `X-Last-Line` of the answer before.")
+    ] = 0,
 ) -> Response:
     """The bytes. Of a batch under way, the finished lines so far: `X-Incomplete` is true, and `X-Last-Line` says how
     many there are, offset included."""

@@ -44,7 +44,7 @@ class BatchRequest(_Request):
 
 
 class UploadRequest(_Request):
-    bytes: Annotated[int, Field(ge=1)]
+    bytes: Annotated[int, Field(ge=1, lt=2**63)]
     filename: Annotated[str, Field(min_length=1, max_length=1024)]
     mime_type: Annotated[str, Field(min_length=1, max_length=255)]
     purpose: str

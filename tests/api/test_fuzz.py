@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -44,3 +45,39 @@ def test_no_request_breaks_the_api(http: TestClient, app: FastAPI, size: setting
 
         check()
     assert len(seen) == sum(len(methods) for methods in app.openapi()["paths"].values())
+
+
+def integers(
+    document: dict[str, Any], schema: dict[str, Any], path: str, seen: frozenset[str]
+) -> Iterator[tuple[str, bool]]:
+    """Every integer of a schema: where it is, and whether it has an upper bound."""
+    reference = schema.get("$ref")
+    if reference is not None:
+        if reference not in seen:
+            named = document["components"]["schemas"][reference.rpartition("/")[2]]
+            yield from integers(document, named, path, seen | {reference})
+        return
+    if schema.get("type") == "integer":
+        yield path, not {"maximum", "exclusiveMaximum", "const", "enum"}.isdisjoint(schema)
+    for name, inner in schema.get("properties", {}).items():
+        yield from integers(document, inner, f"{path}.{name}", seen)
+    inside = [*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())]
+    if "items" in schema:
+        inside.append(schema["items"])
+    for inner in inside:
+        yield from integers(document, inner, path, seen)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_every_integer_of_a_request_is_bounded(app: FastAPI) -> None:
+    """No database and no engine has larger ones than 64 bits."""
+    document = app.openapi()
+    found: dict[str, bool] = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            schemas = [(each["name"], each["schema"]) for each in operation.get("parameters", ())]
+            schemas += [("", each["schema"]) for each in operation.get("requestBody", {}).get("content", {}).values()]
+            for name, schema in schemas:
+                found.update(integers(document, schema, f"{method} {path} {name}", frozenset()))
+    assert len(found) > 40
+    assert {path for path, bounded in found.items() if not bounded} == set()
