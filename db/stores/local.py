@@ -32,6 +32,7 @@ FINAL = frozenset({
     errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.EISDIR, errno.ENAMETOOLONG,
 })  # fmt: skip
 NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV})
+TRIES = 1000  # of making a folder that others take away
 T = TypeVar("T")
 
 
@@ -162,9 +163,11 @@ def create_temp(temp: Path) -> BinaryIO:
 
 def _made(folder: Path, use: Callable[[int], T]) -> T:
     """What `use` gives of the folder, made if it is not there."""
-    while True:
+    for _ in range(TRIES):
         with suppress(FileNotFoundError), opened(folder, make=True) as fd:  # another writer takes it away in between
             return use(fd)
+    with opened(folder, make=True) as fd:
+        return use(fd)
 
 
 def _below(folder: Path, fd: int, prefix: str = "") -> Iterator[Entry]:

@@ -59,6 +59,12 @@ def test_something_else_in_the_place_of_the_temporary_folder(tmp_path: Path, kin
         publish(tmp_path, "part", lambda file: None)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a file system that makes no folders: /proc")
+def test_a_file_system_that_makes_no_folders(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="/proc/nightmill"):
+        publish(Path("/proc/nightmill/out"), "part", lambda file: None)
+
+
 def test_an_exception_in_the_writer_leaves_nothing(tmp_path: Path) -> None:
     """pyarrow closes such a file as a valid, short one."""
 
