@@ -105,6 +105,7 @@ def install(app: FastAPI) -> None:
         sqlalchemy.exc.TimeoutError,
     ):
         app.add_exception_handler(kind, _database_down)
+    app.add_exception_handler(sqlalchemy.exc.DataError, _data)
     app.add_exception_handler(StorageUnavailable, _storage_down)
     app.add_exception_handler(Exception, _unexpected)
 
@@ -179,6 +180,21 @@ def _database_down(request: Request, error: Exception) -> JSONResponse:
         code="database_unavailable",
     )
     return respond(problem, {"Retry-After": str(RETRY_AFTER_SECONDS)})
+
+
+def _data(request: Request, error: Exception) -> JSONResponse:
+    """PostgreSQL takes no NUL in a text, wherever in the request it stood; SQLite does."""
+    assert isinstance(error, sqlalchemy.exc.DataError)
+    if "NUL" not in str(error.orig):
+        return _unexpected(request, error)
+    detail = "A text has a character that cannot be stored: NUL (U+0000)."
+    problem = Problem(
+        title="The request is not valid",
+        status=HTTPStatus.UNPROCESSABLE_ENTITY,
+        detail=detail,
+        code="invalid_request",
+    )
+    return respond(problem)
 
 
 def _storage_down(request: Request, error: Exception) -> JSONResponse:

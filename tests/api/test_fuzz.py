@@ -21,8 +21,15 @@ def as_file(part: Any) -> tuple[str | None, bytes]:
     return name, content if isinstance(content, bytes) else str(content).encode(errors="replace")
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("database_url", "size"),
+    [
+        pytest.param("sqlite", SMALL, id="small"),
+        pytest.param("sqlite", LARGE, id="sqlite", marks=pytest.mark.slow),
+        pytest.param("postgres", LARGE, id="postgres", marks=pytest.mark.slow),
+    ],
+    indirect=["database_url"],
+)
 def test_no_request_breaks_the_api(http: TestClient, app: FastAPI, size: settings) -> None:
     document = schemathesis.openapi.from_dict(app.openapi())
     seen: list[str] = []
@@ -45,6 +52,16 @@ def test_no_request_breaks_the_api(http: TestClient, app: FastAPI, size: setting
 
         check()
     assert len(seen) == sum(len(methods) for methods in app.openapi()["paths"].values())
+
+
+@pytest.mark.parametrize(
+    "path", ["jobs/%00", "jobs?after=%00", "plans/%00", "schedules/%00", "webhooks/%00/deliveries"]
+)
+def test_a_nul_is_no_error_of_the_server(http: TestClient, path: str) -> None:
+    """PostgreSQL takes none in a text."""
+    answer = http.get(f"/v1/{path}")
+    assert answer.status_code in (404, 422)
+    assert answer.json()["code"] != "internal_error"
 
 
 def integers(
