@@ -98,11 +98,15 @@ def test_what_a_body_asks_for() -> None:
     assert body_tokens.of_body(CHAT, {"n": "2", "max_tokens": -5}) == body_tokens.ANSWER_TOKENS
 
 
-def test_more_tokens_than_a_column_holds_are_refused(gate: Gate) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "found"),
+    [(2**31 - 1, (429, "quota_exceeded")), (2**31, (422, "invalid_request")), (10**400, (422, "invalid_request"))],
+)
+def test_more_tokens_than_a_column_holds_are_refused(gate: Gate, tokens: int, found: tuple[int, str]) -> None:
     limit(gate, max_queued_tokens=5000)
     recipe = {"kind": "generate", "template": "{{ text }}"}
-    answer = submit(gate, {"text": ["hi"]}, recipe, sampling={"max_tokens": 10**400})
-    assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+    answer = submit(gate, {"text": ["hi"]}, recipe, sampling={"max_tokens": tokens})
+    assert (answer.status_code, answer.json()["code"]) == found
 
 
 def test_each_label_of_many_is_counted_and_the_prompt_once(gate: Gate) -> None:
