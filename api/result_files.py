@@ -10,12 +10,29 @@ from typing import BinaryIO
 
 from fastapi import HTTPException
 from fastapi.responses import FileResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from db.errors import InvalidDataset
 from db.stores import Place, S3Path, store_of
 
 CHUNK_BYTES = 1 << 20
 MEDIA_TYPES = {"parquet": "application/vnd.apache.parquet", "json": "application/json"}
 RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+class OpenFile(FileResponse):
+    """Sends the file that was opened, wherever its name may lead by then."""
+
+    def __init__(self, file: BinaryIO, name: str, media_type: str, headers: dict[str, str]) -> None:
+        self._file = file
+        number = file.fileno()
+        super().__init__(
+            f"/dev/fd/{number}", headers=headers, media_type=media_type, filename=name, stat_result=os.fstat(number)
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)
 
 
 def answer(place: Place, asked: str | None, headers: dict[str, str]) -> Response | None:
@@ -25,10 +42,11 @@ def answer(place: Place, asked: str | None, headers: dict[str, str]) -> Response
     """
     media_type = MEDIA_TYPES.get(place.name.rpartition(".")[2], "text/plain")
     if isinstance(place, Path):
-        # No link that something else put there, at any part of the path. Asked first: what it leads to is not told.
-        if os.path.realpath(place) != str(place) or not place.is_file():
+        try:
+            file, _ = store_of(place).open(place)  # no link that something else put there, at any part of the path
+        except InvalidDataset:
             return None
-        return FileResponse(place, media_type=media_type, filename=place.name, headers=headers)
+        return OpenFile(file, place.name, media_type, headers)
     return _from_bucket(place, asked, {**headers, "Accept-Ranges": "bytes"}, media_type)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fastapi.testclient import TestClient
 from sqlalchemy import update
 
+from api import result_files
 from db.models import Job, JobStatus
 from tests.api.gate import Gate
 from tests.api.ledger import summarize, write
@@ -37,6 +41,24 @@ def test_a_file_behind_a_link_is_none(gate: Gate, job: str, kind: str) -> None:
     none = gate.call("acme read", "GET", f"/v1/jobs/{job}/{kind}/part-00001.parquet")
     assert (found.status_code, found.json()["code"]) == (404, "result_not_found")
     assert found.text == none.text.replace("part-00001", "part-00000")
+
+
+@pytest.mark.parametrize("linked", ["out/part-00000.parquet", "out"])
+@pytest.mark.parametrize(
+    ("asked", "found"), [(None, (200, b"acme")), ("bytes=1-2", (206, b"cm")), ("bytes=9-", (416, b""))]
+)
+def test_a_link_that_comes_before_the_answer_is_sent(
+    tmp_path: Path, linked: str, asked: str | None, found: tuple[int, bytes]
+) -> None:
+    for name in ("acme", "bolt"):
+        (tmp_path / name / "out").mkdir(parents=True)
+        (tmp_path / name / "out" / "part-00000.parquet").write_bytes(name.encode())
+    response = result_files.answer(tmp_path / "acme" / "out" / "part-00000.parquet", asked, {})
+    assert response is not None
+    (tmp_path / "acme" / linked).rename(tmp_path / "moved")
+    (tmp_path / "acme" / linked).symlink_to(tmp_path / "bolt" / linked)
+    answer = TestClient(response).get("/", headers={} if asked is None else {"Range": asked})
+    assert (answer.status_code, answer.content) == found
 
 
 def test_the_page_of_the_job_shows_nothing_of_it(gate: Gate, job: str) -> None:
