@@ -20,6 +20,7 @@ ENDPOINTS = (CHAT, COMPLETIONS)
 HARMLESS = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
 MAX_ANSWERS = 128
 MAX_STOPS = 64
+MaxTokens = Annotated[int, Field(ge=1, lt=2**31)]
 TINY = 1e-9  # top_p of 0 leaves the most probable token alone, and so does this
 
 
@@ -126,8 +127,8 @@ class _Body(_Part):
 
 class ChatBody(_Body):
     messages: Annotated[list[Annotated[Message, BeforeValidator(_given)]], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: MaxTokens | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: Annotated[ResponseFormat, BeforeValidator(_given)] | None = None
@@ -165,7 +166,7 @@ class CompletionBody(_Body):
     """`prompt` is one text, also as a list of one, or the tokens of one."""
 
     prompt: Annotated[str, Field(min_length=1)] | Annotated[list[int], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] = 16
+    max_tokens: MaxTokens = 16
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @field_validator("prompt", mode="before")

@@ -200,9 +200,8 @@ def _range(*bounds: int) -> range:
     return numbers
 
 
-@lru_cache(
-    maxsize=128
-)  # the jobs of a night have the same few, and an environment takes a sixth of a submission's time
+# The jobs of a night have the same few, and an environment takes a sixth of a submission's time.
+@lru_cache(maxsize=128)
 def variables(template: str) -> frozenset[str]:
     """The names a template takes from the row. Raises InvalidJob for a template that does not compile."""
     environment = TemplateEnvironment(max_chars=len(template))

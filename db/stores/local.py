@@ -93,7 +93,7 @@ class LocalStore:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
-            with opened(folder) as target, opened(inside) as source:  # anew: writing may have taken hours
+            with opened(folder) as target, entered(target, folder, TEMP) as source:  # anew: writing may take hours
                 created = _link(source, temp, target, place)
                 with listed(target) as fd:  # else the name may be lost in a power cut although the bytes are safe
                     os.fsync(fd)
